@@ -17,3 +17,5 @@ _OLD_NAMES = {"LogHandler": ("gluon_svrg.handlers.history_file", "HistoryFileHan
 
 __getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, _OLD_NAMES)
 _sys.modules[__name__].__class__ = _lazy.PackageWithFunctions
+if "mxnet" in _sys.modules:  # else its import does this
+    _compat.watch_workers()

@@ -88,6 +88,10 @@ WITHOUT_MXNET |= {"run", "run.logger", "run.text_table", "run.verbosity"}
 """The modules that import no MXNet, without the package's name."""
 
 
+SIZES_OF_JOBS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+"""The environment of a worker says how many there are: by MPICH and Slurm, by Open MPI."""
+
+
 def missing_for(module: str) -> str | None:
     """Return in a sentence what `module` of this package needs and is not installed; else None."""
     name = module.partition(".")[2]
@@ -388,6 +392,15 @@ class OldModules(MetaPathFinder, Loader):
             sys.modules[module.__name__] = importlib.import_module(new)
 
 
+def watch_workers() -> None:
+    """Let one of several workers say so if a `gluon.Trainer`, made at any time, trains alone.
+
+    Named by a string, since it is in a layer above.
+    """
+    if any(int(os.environ.get(name) or 0) > 1 for name in SIZES_OF_JOBS):
+        importlib.import_module(f"{__package__}.workers.process")
+
+
 class WhatIsNeeded(MetaPathFinder):
     """Says what is not installed, and looks after MXNet's import. The first to be asked.
 
@@ -463,6 +476,7 @@ class AroundMXNet(Loader):
         finally:
             WhatIsNeeded.importing_mxnet = None
         importlib.import_module(f"{__package__}._mxnet")
+        watch_workers()
 
 
 if not any(isinstance(finder, OldModules) for finder in sys.meta_path):

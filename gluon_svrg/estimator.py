@@ -114,6 +114,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     settings : dict
         The arguments of optimizer, schedule, loss and handlers, as plain data or text: a schedule
         as the call that makes it, ``'cosine(start=0.1, end=0.0)'``.
+    frozen_at_start : frozenset of str
+        The parameters without a gradient when `fit` began, by their places in the network.
     handlers : HandlerList
         The handlers of the last call of `fit`, in their order.
     resumed_from : Checkpoint or None
@@ -162,6 +164,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         self.position = Position()
         self.stop_reason: StopReason | None = None
         self.settings: Settings = {}
+        self.frozen_at_start: frozenset[str] = frozenset()
         self.handlers: HandlerList = HandlerList([])
         self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -239,11 +242,18 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             than the Estimator, or was initialised in the other of MXNet's two modes; unless exactly
             one of `epochs` and `batches` is given, a positive integer; if `initial_epoch` is not
             below `epochs`, or is given with `resume`; if no parameter is trained; if the checkpoint
-            is of another network, trainer or data.
+            is of another network, trainer or data; if two handlers have the same task, such as the
+            optimizer's step, a file or a hyper-parameter.
+        RuntimeError
+            If a `fit` of this Estimator, or one with the same handler, has not ended yet.
         FileNotFoundError
             If there is no checkpoint at the path `resume`.
         """
         began, clock = datetime.now().astimezone(), time.perf_counter()
+        if self._loop is not None:
+            raise RuntimeError(
+                "a fit of this Estimator has not ended yet: make another Estimator for this one"
+            )
         data = training_data(train_data, "train_data")
         if val_data is not None:
             check_data(val_data, "val_data")
@@ -262,6 +272,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
+        self.handlers.begin_run()
         try:
             with suppress_info(self.logger, verbose):
                 data = self._prepare(data, val_data, resume)
@@ -287,6 +298,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
                 self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:
+            self.handlers.end_run()
             # References to the data or back to this Estimator would keep memory until the next gc.
             self.train_data = self.val_data = self._loop = None
             self.verbose = "auto"

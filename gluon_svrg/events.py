@@ -75,6 +75,7 @@ whose state is to survive a resume also inherits from :class:`Stateful`.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -84,6 +85,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import mxnet as mx
 from gluon_svrg.arguments import renamed_attribute
 from mxnet import gluon
+from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator import BatchProcessor
 from mxnet.gluon.contrib.estimator.event_handler import (
     BatchBegin,
@@ -117,6 +119,7 @@ __all__ = [
     "GradientReady",
     "HandlerList",
     "HandlesNonFinite",
+    "HasExclusiveTasks",
     "InsteadOfGradientReady",
     "Interrupted",
     "MayStop",
@@ -171,6 +174,7 @@ class Run(Protocol):
     handlers: HandlerList
     stop_reason: StopReason | None
     settings: Settings
+    frozen_at_start: frozenset[str]
     resumed_from: Checkpoint | None
     verbose: Verbose
     workers: Workers
@@ -329,6 +333,17 @@ class RequiresHandlers(EventHandler):
         raise NotImplementedError(f"{type(self).__name__} has to define required_handlers()")
 
 
+class HasExclusiveTasks(EventHandler):
+    """Does things that only one handler of a run may do, such as the optimizer's step."""
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return them as a message has them after "both": ``["take the optimizer's step"]``.
+
+        If two handlers return the same task, `fit` raises ValueError.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has to define exclusive_tasks()")
+
+
 class AddsPasses(EventHandler):
     """Runs forward and backward passes in addition to the training's own."""
 
@@ -408,6 +423,48 @@ class EvaluationEnd(EventHandler):
         """
 
 
+# The exclusive tasks of MXNet's handlers, which this package's inherit, and of a base class here.
+_EXCLUSIVE_TASKS: list[tuple[type[EventHandler], Callable[[Any], list[str]]]] = [
+    (mx_estimator.GradientUpdateHandler, lambda _: ["take the optimizer's step"]),
+    (mx_estimator.ValidationHandler, lambda _: ["compute the validation figures"]),
+    (
+        mx_estimator.MetricHandler,
+        lambda handler: [f"update the metric {metric.name!r}" for metric in handler.metrics],
+    ),
+    (
+        mx_estimator.CheckpointHandler,
+        lambda handler: [
+            f"write {handler.model_prefix!r} into {os.path.realpath(handler.model_dir)!r}"
+        ],
+    ),
+    (HandlesNonFinite, lambda _: ["decide what a NaN does"]),
+    (HasExclusiveTasks, lambda handler: handler.exclusive_tasks()),
+]
+
+
+_in_a_run: dict[int, EventHandler] = {}
+"""Each handler of a `fit` that has not ended, by its id: not every handler can be hashed."""
+
+
+def _check_tasks(handlers: Sequence[EventHandler]) -> None:
+    """Raise ValueError if two handlers have the same exclusive task, or one is there twice."""
+    owners: dict[str, EventHandler] = {}
+    for index, handler in enumerate(handlers):
+        name = type(handler).__name__
+        if any(handler is other for other in handlers[:index]):
+            raise ValueError(
+                f"the same {name} is among the handlers twice, and would hear each event twice: "
+                "give it once"
+            )
+        for kind, tasks_of in _EXCLUSIVE_TASKS:
+            for task in tasks_of(handler) if isinstance(handler, kind) else ():
+                other = owners.setdefault(task, handler)
+                if other is not handler:
+                    raise ValueError(
+                        f"{type(other).__name__} and {name} both {task}: give one of them only"
+                    )
+
+
 class HandlerList:
     """The handlers of a run, in the order in which an event reaches them.
 
@@ -419,7 +476,7 @@ class HandlerList:
     Raises
     ------
     ValueError
-        If one is not an EventHandler.
+        If one is not an EventHandler, or if two have the same exclusive task.
 
     Attributes
     ----------
@@ -441,6 +498,7 @@ class HandlerList:
                     f"event_handlers must hold EventHandlers, got {handler!r}: inherit from the "
                     "classes of gluon_svrg.events whose events it is to hear"
                 )
+        _check_tasks(handlers)
         self._handlers = sorted(handlers, key=_priority)
         self._by_event = {
             event: [handler for handler in self._handlers if isinstance(handler, kind)]
@@ -456,6 +514,27 @@ class HandlerList:
     def __iter__(self) -> Iterator[EventHandler]:
         """Iterate over the handlers."""
         return iter(self._handlers)
+
+    def begin_run(self) -> None:
+        """Keep other runs from these handlers until :meth:`end_run`: each has the state of one run.
+
+        Raises
+        ------
+        RuntimeError
+            If one of them is in a run already.
+        """
+        for handler in self._handlers:
+            if id(handler) in _in_a_run:
+                raise RuntimeError(
+                    f"this {type(handler).__name__} belongs to a fit that has not ended yet: make "
+                    "another one for this fit"
+                )
+        _in_a_run.update({id(handler): handler for handler in self._handlers})
+
+    def end_run(self) -> None:
+        """Let other runs have these handlers."""
+        for handler in self._handlers:
+            _in_a_run.pop(id(handler), None)
 
     def for_event(self, event: str) -> list[EventHandler]:
         """Return the handlers of `event`, in their order."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mxnet as mx
+from gluon_svrg.checkpoint.parts import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
 from gluon_svrg.checkpoint.storage import Checkpoint
@@ -82,6 +83,7 @@ class FitLoop:
     def _run(self) -> FitResult:
         estimator = self._estimator
         self._notify("train_begin")
+        estimator.frozen_at_start = frozen_parameters(estimator)
         self._synchronize("train begin")
         self._apply_stop()
         if estimator.resumed_from is not None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
+from gluon_svrg.arguments import check_finite
+from gluon_svrg.checkpoint.optimizer_states import (
+    TrainerStates,
+    load_states,
+    trainer_states,
+    warn_unsaved_schedule,
+)
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
+from gluon_svrg.optimizer.owner import check_is_free, check_still_belongs_to
 from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
@@ -84,9 +91,11 @@ class SVRGTrainer(gluon.Trainer):
 
     Raises
     ------
-    ValueError
-        If `optimizer` is none, or `compression_params` of an unknown type. Over several workers: if
-        one of the last two arguments has another value than these, or a parameter is sparse.
+    TypeError, ValueError
+        If `optimizer` is none, or one of its arguments is no number; if it belongs to other
+        parameters already, or its ``lr_scheduler`` does; if `compression_params` is of an unknown
+        type. Over several workers: if one of the last two arguments has another value than these,
+        or a parameter is sparse.
 
     References
     ----------
@@ -106,8 +115,12 @@ class SVRGTrainer(gluon.Trainer):
         update_on_kvstore: bool | None = None,
     ) -> None:
         if isinstance(optimizer, str):
+            _check_is_dict(optimizer_params)
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         _check_is_optimizer(optimizer)
+        own = _mxnet.listed_parameters(params)
+        check_is_free(optimizer, own)
+        _mxnet.undo_step_scale(optimizer, own)
         self.workers, self._sum, kvstore = workers_and_local(kvstore)
         self._is_single_process = not self.workers.are_several
         on_kvstore = update_on_kvstore if self._is_single_process else False
@@ -130,11 +143,14 @@ class SVRGTrainer(gluon.Trainer):
             )
         if not self._is_single_process:
             check_can_be_added_up(self._params, update_on_kvstore, compression_params)
+        self._known = self._optimizer.param_dict  # by which the optimizer knows the parameters
         self._initial_sync = SameStart(self.workers)
         loop_of(self.workers).join(self)
         self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
         self._is_reduced = False  # whether the gradients that wait for update() have been corrected
+        self._ignores_stale = False  # in this step
+        self._unused: set[str] = set()  # not reached since the last step, nor in the full pass
         self.control_variate = ControlVariate(self.workers)
 
     @property
@@ -165,6 +181,10 @@ class SVRGTrainer(gluon.Trainer):
     def loss_scale(self) -> float:
         """The present loss scale of MXNet's AMP; 1.0 without AMP."""
         return _mxnet.loss_scale_of(self)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """As `gluon.Trainer.set_learning_rate`; raises if `lr` is no finite number."""
+        super().set_learning_rate(check_finite("lr", lr, "the learning rate of the next steps"))
 
     def lower_loss_scale(self) -> bool:
         """Halve :attr:`loss_scale`, after an overflow; return whether there is one to halve."""
@@ -197,11 +217,22 @@ class SVRGTrainer(gluon.Trainer):
             parameter that is trained here, or has no loss scale with MXNet's AMP; if optimizer
             or kvstore cannot take row_sparse ones.
         """
+        _check_is_full_gradient(full_gradient, _mxnet.trained_parameters(self))
+        self.restore_control_variate(full_gradient, coefficient, sparse_correction)
+
+    def restore_control_variate(
+        self,
+        full_gradient: FullGradient,
+        coefficient: float | OptimalCoefficient,
+        sparse_correction: str,
+    ) -> None:
+        """As :meth:`set_control_variate`, from a checkpoint.
+
+        Parameters whose ``grad_req`` has changed since the snapshot may be missing.
+        """
         check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
-        trained = _mxnet.trained_parameters(self)
-        _check_is_full_gradient(full_gradient, trained)
         if full_gradient.loss_scale is None and _mxnet.scales_losses(self):
             # The gradients in a table would be taken for ones with the scale of a later step.
             raise ValueError(
@@ -210,8 +241,9 @@ class SVRGTrainer(gluon.Trainer):
                 "or full_gradient._replace(loss_scale=trainer.loss_scale) of a Snapshot"
             )
         self._sync_new_parameters()
-        means = match_storage_types(mean_over_workers(full_gradient, self.workers).means, trained)
-        on_all_contexts = by_parameter(means, trained, self._scale_of(full_gradient))
+        known = [param for param in self._params if param.name in full_gradient.means]
+        means = match_storage_types(mean_over_workers(full_gradient, self.workers).means, known)
+        on_all_contexts = by_parameter(means, known, self._scale_of(full_gradient))
         check_row_sparse(self, coefficient, sparse_correction)
         check_has_shares(sparse_correction, means, full_gradient.row_shares)
         self.control_variate.set(
@@ -230,7 +262,7 @@ class SVRGTrainer(gluon.Trainer):
         To be called once for each backward pass, before :meth:`step` or :meth:`allreduce_grads`.
         With ``grad_req='add'`` each pass of an accumulated gradient is corrected on its own. A
         parameter that the backward pass did not reach has a gradient of zero, and is corrected
-        and updated like the others.
+        and updated like the others; unless no batch of the full pass has reached it either.
 
         Parameters
         ----------
@@ -246,9 +278,11 @@ class SVRGTrainer(gluon.Trainer):
         self._drop_stand_in()
         params = [] if self.control_variate.is_idle else self._corrected_params()
         snapshot_scale = self._scale_of(snapshot_gradient)
-        self.control_variate.correct(
+        stale = self.control_variate.correct(
             params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
         )
+        unused = set(filter(self.control_variate.is_zero, stale))
+        self._unused = unused & self._unused if self.is_corrected else unused
         self.is_corrected, self._is_reduced = True, False
 
     def corrected_gradient(self, samples: int) -> FullGradient:
@@ -326,18 +360,26 @@ class SVRGTrainer(gluon.Trainer):
             The number of samples. Over several workers that of the whole batch, or of this worker's
             part of it: either way the sum of all gradients is divided by the whole batch's.
         ignore_stale_grad : bool
-            As for `gluon.Trainer.step`.
+            Whether to leave alone the parameters that the backward passes since the last step have
+            not reached, on any context of any worker. Otherwise they end the step with a
+            UserWarning, as in `gluon.Trainer`. See :meth:`correct` for corrected gradients.
 
         Raises
         ------
         RuntimeError
-            If there are several workers, and the loop does not divide its batches between them.
+            If there are several workers, and the loop does not divide its batches between them; or
+            if a trainer of other parameters was given the optimizer since.
         ValueError
             If `batch_size` is neither of these two numbers.
         """
+        self._check_optimizer()
         samples = self._samples_of_all(batch_size)
         self._sync_new_parameters()
-        super().step(samples, ignore_stale_grad)
+        self._ignores_stale = ignore_stale_grad
+        try:
+            super().step(samples, ignore_stale_grad)
+        finally:
+            self._ignores_stale = False
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """As `gluon.Trainer.update`, after :meth:`allreduce_grads`; `batch_size` as in `step`.
@@ -345,14 +387,37 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         RuntimeError
-            If a control variate is set and the gradients are not corrected.
+            If a control variate is set and the gradients are not corrected; or as for `step`.
         """
+        self._check_optimizer()
         samples = self._samples_of_all(batch_size)
         self._sync_new_parameters()
         if not self._is_reduced:
             self._check_is_corrected()
         self.is_corrected = False
         super().update(samples, ignore_stale_grad)
+
+    def _check_optimizer(self) -> None:
+        # A plain gluon.Trainer takes an optimizer that belongs to this one.
+        if self._optimizer.param_dict is not self._known:
+            check_still_belongs_to(self._optimizer, self._params)
+            self._known = self._optimizer.param_dict
+
+    def zero_stale_gradients(self) -> list[gluon.Parameter]:
+        """Zero the gradients that no backward pass has written since the last step.
+
+        Over several workers all call it together. :meth:`step` does so where it matters; a loop
+        that clips the gradients of a network which does not use all parameters calls it before.
+
+        Returns
+        -------
+        list of Parameter
+            Those that no context of any worker has a gradient of: ``step(..., True)`` leaves them
+            alone.
+        """
+        if self.is_corrected or self._is_reduced:
+            self._mark_corrected_gradients(fresh=True)
+        return agree_on_stale(_mxnet.trained_parameters(self), self.workers)
 
     def has_waiting_gradient(self) -> bool:
         """Return whether the network has gradients of a backward pass that no step has used."""
@@ -452,6 +517,7 @@ class SVRGTrainer(gluon.Trainer):
                 "after loading them",
                 fname,
             )
+        warn_unsaved_schedule(self)
         trainer_states(self).write(fname)
 
     def load_states(self, fname: str | os.PathLike[str]) -> None:
@@ -480,15 +546,26 @@ class SVRGTrainer(gluon.Trainer):
         # step() and allreduce_grads() both pass here: the last moment to notice it.
         self._check_is_corrected()
         self.is_corrected, self._is_reduced = False, True
+        has_one_gradient = self._is_single_process and len(self._contexts) == 1
+        on_kvstore = _mxnet.has_kvstore_that_updates(self)
+        unused = []
+        if not has_one_gradient or on_kvstore or self._ignores_stale:
+            unused = self.zero_stale_gradients()  # else `_update` looks for them
+        if unused and on_kvstore and not self._ignores_stale:
+            # MXNet says so when its kvstore has taken the step already.
+            raise UserWarning(
+                f"Gradient of Parameter `{unused[0].name}` on context {self._contexts[0]} has not "
+                "been updated by backward since last `step`: call step with ignore_stale_grad=True "
+                "to leave it alone"
+            )
         if self._is_single_process:
             # A kvstore that runs the optimizer calls it back from C++.
-            with _mxnet.callback_errors():
+            left_out = _mxnet.left_out(self, unused) if unused else nullcontext()
+            with _mxnet.callback_errors(), left_out:
                 super()._allreduce_grads()
             return
-        trained = _mxnet.trained_parameters(self)
-        self._mark_corrected_gradients(fresh=True)
-        agree_on_stale(trained, self.workers)
         super()._allreduce_grads()
+        trained = _mxnet.trained_parameters(self)
         add_up(trained, self._sum, self._fp16, may_overflow=_mxnet.scales_losses(self))
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
@@ -498,11 +575,29 @@ class SVRGTrainer(gluon.Trainer):
         with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
             super()._update(ignore_stale_grad)
         self._mark_corrected_gradients(fresh=False)
+        # Neither a kvstore that updates nor a step that an overflow has left out marks them.
+        if _mxnet.has_kvstore_that_updates(self) or _mxnet.scales_losses(self):
+            for param in _mxnet.trained_parameters(self):
+                _mark(param, False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
         for param in [] if self.control_variate.is_idle else self._corrected_params():
-            for data in _mxnet.list_data(param):
-                _mxnet.mark_fresh(data, fresh)
+            if param.name not in self._unused:
+                _mark(param, fresh)
+
+
+def _mark(param: gluon.Parameter, fresh: bool) -> None:
+    for data in _mxnet.list_data(param):
+        _mxnet.mark_fresh(data, fresh)
+
+
+def _check_is_dict(optimizer_params: object) -> None:
+    if optimizer_params is None or isinstance(optimizer_params, Mapping):
+        return
+    way_out = "give {'learning_rate': 0.1}, for example"
+    with suppress(TypeError, ValueError):
+        way_out = f"give {dict(optimizer_params)!r}"  # type: ignore[call-overload]  # or an error
+    raise TypeError(f"optimizer_params must be a dict, got {optimizer_params!r}: {way_out}")
 
 
 def _check_is_optimizer(optimizer: object) -> None:

@@ -347,7 +347,7 @@ def test_two_svrg_handlers_are_an_error():
     problem = problems.make("softmax")
     before = problem.params
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
-    with pytest.raises(RuntimeError, match="give an Estimator one SVRGHandler only"):
+    with pytest.raises(ValueError, match="both correct the gradients: give one of them only"):
         estimator.fit(
             problem.ndarrays(), epochs=1, event_handlers=[gs.SVRGHandler(), gs.SVRGHandler()]
         )

@@ -85,7 +85,6 @@ from gluon_svrg._mxnet.symbol import (
 )
 from gluon_svrg._mxnet.trainer import (
     UPDATE_COUNTS as UPDATE_COUNTS,
-    call_with_first_plain_trainer as call_with_first_plain_trainer,
     contexts_of as contexts_of,
     forget_kvstore as forget_kvstore,
     forget_states as forget_states,
@@ -96,9 +95,12 @@ from gluon_svrg._mxnet.trainer import (
     is_run_by_servers as is_run_by_servers,
     kvstore_arguments as kvstore_arguments,
     kvstore_type as kvstore_type,
+    left_out as left_out,
     legacy_gradients as legacy_gradients,
+    listed_parameters as listed_parameters,
     loss_scale_of as loss_scale_of,
     loss_scaler_state as loss_scaler_state,
+    name_of_stale as name_of_stale,
     optimizer_of as optimizer_of,
     parameters_of as parameters_of,
     scales_losses as scales_losses,
@@ -107,7 +109,9 @@ from gluon_svrg._mxnet.trainer import (
     step_scale as step_scale,
     takes_row_sparse as takes_row_sparse,
     trained_parameters as trained_parameters,
+    undo_step_scale as undo_step_scale,
     update_counts as update_counts,
     updaters_in_use as updaters_in_use,
     updates_on_kvstore as updates_on_kvstore,
+    watch_plain_trainers as watch_plain_trainers,
 )

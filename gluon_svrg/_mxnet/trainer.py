@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import mxnet as mx
 from gluon_svrg._mxnet.block import full_data, list_data
 from gluon_svrg._mxnet.kinds import as_legacy
-from mxnet.gluon import Parameter, Trainer
+from mxnet.gluon import Parameter, ParameterDict, Trainer
 
 
 def parameters_of(trainer: Trainer) -> list[Parameter]:
     """Return all parameters of `trainer`, in its order, which sorts a dict's by their names."""
     return trainer._params
+
+
+def listed_parameters(params: Any) -> list[Parameter]:
+    """Return what a Trainer is made of, in its order; empty if it will refuse them."""
+    if isinstance(params, (dict, ParameterDict)):
+        return [params[name] for name in sorted(params.keys())]
+    return list(params) if isinstance(params, (list, tuple)) else []
+
+
+def undo_step_scale(optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
+    """Undo what the last step of a former trainer of these parameters has left in `optimizer`.
+
+    A step divides ``rescale_grad`` by the batch size, and a new Trainer would divide it again.
+    """
+    former = params[0]._trainer if params else None
+    if isinstance(former, Trainer) and former._optimizer is optimizer:
+        optimizer.rescale_grad = former._scale
 
 
 def trained_parameters(trainer: Trainer) -> list[Parameter]:
@@ -207,18 +226,48 @@ def set_loss_scaler_state(trainer: Trainer, state: dict[str, Any] | None) -> Non
         vars(scaler).update(state)
 
 
-def call_with_first_plain_trainer(function: Callable[[], None]) -> None:
-    """Call `function` when the first `gluon.Trainer` is made that is of no other class.
+_NOT_TRAINED = SimpleNamespace(grad_req="null", _grad=None)
 
-    MXNet has no place to ask for it, so the constructor is another one until then.
+
+@contextmanager
+def left_out(trainer: Trainer, params: Iterable[Parameter]) -> Iterator[None]:
+    """Let a step leave `params` alone inside the ``with`` block; the others keep their index."""
+    own, names = trainer._params, {param.name for param in params}
+    trainer._params = [
+        cast(Parameter, _NOT_TRAINED) if param.name in names else param for param in own
+    ]
+    try:
+        yield
+    finally:
+        trainer._params = own
+
+
+def name_of_stale(warning: UserWarning) -> str | None:
+    """Return the parameter without a gradient that ended a step; None if it was something else."""
+    found = re.match("Gradient of Parameter `(.*?)` .*has not been updated", str(warning))
+    return None if found is None else found[1]
+
+
+def watch_plain_trainers(is_made: Callable[[], None], has_stepped: Callable[[], None]) -> None:
+    """Call `is_made` when the first `gluon.Trainer` is made, and `has_stepped` after each step.
+
+    Of no other class, and with none of its own kvstores, which may be of several processes. MXNet
+    has no place to ask for it, so constructor and update are other ones.
     """
-    constructor = Trainer.__init__
+    constructor, update = Trainer.__init__, Trainer._update
 
     @functools.wraps(constructor)
     def watched(self: Trainer, *args: Any, **kwargs: Any) -> None:
         if type(self) is Trainer:
             Trainer.__init__ = constructor  # type: ignore[method-assign]
-            function()
+            is_made()
         constructor(self, *args, **kwargs)
 
+    @functools.wraps(update)
+    def counted(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        if type(self) is Trainer and takes_row_sparse(self._kvstore):
+            has_stepped()
+
     Trainer.__init__ = watched  # type: ignore[method-assign]
+    Trainer._update = counted  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import numbers
 import os
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from gluon_svrg.checkpoint.encoding import (
 )
 from gluon_svrg.checkpoint.state_keys import class_key
 from gluon_svrg.files import DAMAGED, DamagedError, write_whole
+from gluon_svrg.optimizer.nested_schedules import has_only_functions, nested_schedules
 from gluon_svrg.optimizer.optimizer import merged_update_count
 from mxnet.gluon import Block, Parameter, Trainer
 
@@ -87,7 +88,6 @@ class TrainerStates:
         arrays: dict[str, NumPyArray] = {}
         attributes = plain_attributes(optimizer, arrays, _NOT_SAVED)
         schedule = optimizer.lr_scheduler
-        _warn_unsaved_attributes(schedule)
         meta = {
             "format": FORMAT,
             "optimizer": class_key(optimizer),
@@ -95,6 +95,10 @@ class TrainerStates:
             "update_counts": encode(merged_update_count(optimizer), arrays),
             "lr_scheduler": None if schedule is None else class_key(schedule),
             "schedule": {} if schedule is None else plain_attributes(schedule, arrays, _NOT_SAVED),
+            "nested_schedules": {
+                place: plain_attributes(inner, arrays, _NOT_SAVED)
+                for place, inner in nested_schedules(schedule).items()
+            },
             "params": [[p.name, list(p.shape), np.dtype(p.dtype).name] for p in params],
             "states": encode(updater_states, arrays),
         }
@@ -280,20 +284,27 @@ class TrainerStates:
         DamagedError
             If a saved value is not valid for its attribute; nothing is changed then.
         """
-        attributes = self._attributes("attributes", optimizer, contexts[0])
-        schedule = self._attributes("schedule", optimizer.lr_scheduler, contexts[0])
+        attributes = self._attributes(self._meta["attributes"], optimizer, contexts[0])
+        schedules = [(optimizer.lr_scheduler, self._meta["schedule"])]
+        saved = self._meta.get("nested_schedules", {})  # none before version 0.9
+        own = nested_schedules(optimizer.lr_scheduler)
+        schedules += [(own[place], saved[place]) for place in own if place in saved]
+        values = [self._attributes(value, owner, contexts[0]) for owner, value in schedules]
         counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
         if not all(isinstance(n, numbers.Integral) for pair in dict(counts).items() for n in pair):
             raise DamagedError(f"its counts of updates are {reprlib.repr(counts)}")
         vars(optimizer).update({k: v for k, v in attributes.items() if k not in keep})
-        if schedule and not keeps_schedule:
-            vars(optimizer.lr_scheduler).update(schedule)
+        for (owner, _), value in zip(schedules, values, strict=True):
+            if value and not keeps_schedule:
+                vars(owner).update(value)
         devices = {context.device_id for context in contexts}
         _mxnet.set_update_counts(optimizer, counts, devices)
 
-    def _attributes(self, name: str, owner: object, context: mx.Context) -> dict[str, Any]:
+    def _attributes(
+        self, saved: Mapping[str, Any], owner: object, context: mx.Context
+    ) -> dict[str, Any]:
         """Return the saved attributes of `owner`: data, and a number where it has a number."""
-        values = {k: decode(v, self._arrays, context) for k, v in self._meta[name].items()}
+        values = {k: decode(v, self._arrays, context) for k, v in saved.items()}
         for key, value in values.items():
             # None stands for no number, as clip_gradient.
             is_number = isinstance(vars(owner).get(key, ""), numbers.Number | None)
@@ -339,16 +350,19 @@ def shape_fits(param: Parameter, shape: Sequence[int]) -> bool:
     )
 
 
-def _warn_unsaved_attributes(schedule: Any) -> None:
-    for name, value in vars(schedule).items() if schedule is not None else ():
-        is_function = callable(value) and not isinstance(value, mx.lr_scheduler.LRScheduler)
-        if not (is_function or is_data(value)):
-            _logger.warning(
-                "%s.%s (a %s) cannot be saved: set it again after load_states()",
-                class_key(schedule),
-                name,
-                type(value).__name__,
-            )
+def warn_unsaved_schedule(trainer: Trainer) -> None:
+    """Log the attributes of the lr_scheduler that no checkpoint and no file can hold."""
+    schedule: Any = _mxnet.optimizer_of(trainer).lr_scheduler
+    for owner in [schedule, *nested_schedules(schedule).values()] if schedule is not None else []:
+        for name, value in getattr(owner, "__dict__", {}).items():
+            if not (is_data(value) or has_only_functions(value)):
+                _logger.warning(
+                    "%s.%s (a %s) cannot be saved: after a resume or load_states() it is as the "
+                    "script has made it",
+                    class_key(owner),
+                    name,
+                    type(value).__name__,
+                )
 
 
 def structural_names(net: Block, params: Iterable[Parameter]) -> list[str]:

@@ -17,6 +17,7 @@ from gluon_svrg._mxnet import (
     has_data,
     has_kvstore_that_updates,
     has_shape,
+    is_differentiable,
     loss_scaler_state,
     optimizer_of,
     parameters_by_structure,
@@ -83,6 +84,21 @@ class Part(ABC):
         return lambda: None
 
 
+def frozen_parameters(run: Run) -> frozenset[str]:
+    """Return the names, by their place in the network, of the parameters without a gradient."""
+    params = parameters_by_structure(run.net).items()
+    return frozenset(
+        name for name, param in params if is_differentiable(param) and param.grad_req == "null"
+    )
+
+
+def _set_frozen(run: Run, frozen: frozenset[str]) -> None:
+    now = frozen_parameters(run)
+    for name, param in parameters_by_structure(run.net).items():
+        if (name in frozen) != (name in now):
+            param.grad_req = "null" if name in frozen else "write"
+
+
 class NetworkPart(Part):
     """Parameters and auxiliary states, also those that are trained outside (a loss's parameters).
 
@@ -126,6 +142,8 @@ class NetworkPart(Part):
             # Auxiliary states differ from context to context.
             "replicas": {name: copies for name, copies in values.items() if len(copies) > 1},
             "outside": [distinct_replicas(full_data(param)) for param in self._outside()],
+            "frozen": sorted(frozen_parameters(self._run)),
+            "frozen_at_start": sorted(self._run.frozen_at_start),
         }
 
     def check(self, state: State) -> None:
@@ -158,6 +176,29 @@ class NetworkPart(Part):
             write_replicas(state["replicas"].get(name) or [weight.asnumpy()], full_data(param))
         for param, values in zip(self._outside(), state["outside"], strict=True):
             write_replicas(values, full_data(param))
+        if "frozen" in state:  # since version 0.9
+            self._freeze(frozenset(state["frozen"]), frozenset(state["frozen_at_start"]))
+
+    def _freeze(self, frozen: frozenset[str], at_start: frozenset[str]) -> None:
+        """Freeze what handlers have frozen, and train what they have unfrozen, since the start.
+
+        Unless this run has begun with other frozen parameters: then the user has changed them.
+        """
+        run = self._run
+        if at_start == run.frozen_at_start:
+            _set_frozen(run, frozen)
+        elif frozen != run.frozen_at_start and run.workers.is_first:
+            other = min(frozen ^ run.frozen_at_start)
+            state, saved = "frozen", "trained"
+            if other in frozen:
+                state, saved = saved, state
+            run.logger.warning(
+                "resume: parameter %r is %s (grad_req) as this run was given it, and was %s when "
+                "the checkpoint was written",
+                other,
+                state,
+                saved,
+            )
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
         """Average what differs between workers: the running statistics."""
@@ -187,10 +228,13 @@ class NetworkPart(Part):
             (data, data.copy()) for param in params if has_data(param) for data in full_data(param)
         ]
 
+        frozen = frozen_parameters(self._run)
+
         def put_back() -> None:
             self._renew_kvstore()
             for data, copy in copies:
                 copy.copyto(data)
+            _set_frozen(self._run, frozen)
 
         return put_back
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from os import PathLike, fspath
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
 from gluon_svrg.checkpoint.metrics import warn_unsaved_attributes
+from gluon_svrg.checkpoint.optimizer_states import warn_unsaved_schedule
 from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
 from gluon_svrg.checkpoint.run_state import LACKS, manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
@@ -23,6 +25,7 @@ from gluon_svrg.events import (
     EvaluationEnd,
     EventHandler,
     ExceptionRaised,
+    HasExclusiveTasks,
     Order,
     RequiresHandlers,
     Run,
@@ -48,6 +51,7 @@ class CheckpointHandler(
     ExceptionRaised,
     RequiresHandlers,
     HasCheckpoints,
+    HasExclusiveTasks,
 ):
     """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
 
@@ -146,6 +150,10 @@ class CheckpointHandler(
         best = self._best_keys()
         return self.directory / best[0].name if best else None
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return that it writes into its directory."""
+        return [f"write checkpoints into {realpath(self.directory)!r}"]
+
     def required_handlers(self) -> list[type[EventHandler]]:
         """Return the handlers that checkpoints need: of signals and of random numbers."""
         return [SignalHandler, RandomStateHandler]
@@ -160,6 +168,7 @@ class CheckpointHandler(
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_unsaved_attributes(estimator)
+            warn_unsaved_schedule(estimator.trainer)
         self._resumed_from, self._failed = estimator.resumed_from, None
         self._last_key = None
         known = run_on_first(

@@ -14,6 +14,7 @@ from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     EpochEnd,
     EvaluationEnd,
+    HasExclusiveTasks,
     Order,
     Run,
     State,
@@ -25,7 +26,9 @@ from gluon_svrg.run.monitor import Monitor
 from gluon_svrg.run.position import StopReason, require_estimator
 
 
-class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful):
+class EarlyStoppingHandler(
+    TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful, HasExclusiveTasks
+):
     """Ends the run when the monitored figure stops improving, and can restore the best weights.
 
     `patience` is that of Keras: the run ends after `patience` epochs in a row without improvement
@@ -125,6 +128,10 @@ class EarlyStoppingHandler(TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Statef
         self._weights: dict[str, list[NumPyArray]] | None = None
         # Those of the last evaluation in the epoch under way, if it may be the best.
         self._evaluated: dict[str, list[NumPyArray]] | None = None
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return that it restores weights, if it does."""
+        return ["set the network's weights when the run ends"] if self.restore_best else []
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the figure, and forget earlier runs."""

@@ -16,6 +16,7 @@ from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     BatchEnd,
     ExceptionRaised,
+    HasExclusiveTasks,
     Order,
     Run,
     State,
@@ -30,7 +31,7 @@ from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 
-class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
+class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks):
     r"""Keeps an exponential moving average of the weights, to evaluate and to export.
 
     .. math:: \bar w \leftarrow d\,\bar w + (1 - d)\,w
@@ -100,6 +101,15 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
         self._move = FusedFunction(_moved)
         self._params: dict[str, gluon.Parameter] = {}
         self._waits = False
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return which weights of the network it exchanges."""
+        tasks = ["give the evaluations their weights"] if self.evaluate else []
+        if self.keep:
+            tasks.append("leave an average in the network when the run ends")
+            # An EarlyStoppingHandler restores the weights that were evaluated: an average, too.
+            tasks += [] if self.evaluate else ["set the network's weights when the run ends"]
+        return tasks
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""

@@ -10,7 +10,9 @@ import numpy as np
 from gluon_svrg._mxnet import (
     as_legacy,
     has_gradient,
+    list_data,
     mark_fresh,
+    name_of_stale,
     scales_losses,
     step_scale,
     storage_types,
@@ -23,6 +25,7 @@ from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.checkpoint.optimizer_states import structural_names
 from gluon_svrg.events import (
+    BatchBegin,
     BatchEnd,
     EpochEnd,
     ExceptionRaised,
@@ -35,14 +38,23 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.trainer import SVRGTrainer, require_workers
 from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers.gradients import agree_on_stale
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
+
+_UNUSED = (
+    "the samples of a step have not used parameter {!r}, which has no gradient: if the network "
+    "uses a part of its parameters at a time, give GradientUpdateHandler(ignore_stale_grad=True), "
+    "which leaves the others alone; else look at the network's forward method, or freeze the "
+    "parameter by grad_req = 'null'"
+)
 
 
 class GradientUpdateHandler(
     mx_estimator.GradientUpdateHandler,
     TrainBegin,
+    BatchBegin,
     BatchEnd,
     EpochEnd,
     TrainEnd,
@@ -69,6 +81,12 @@ class GradientUpdateHandler(
         Each entry of the gradient is clipped to [-clip_value, clip_value].
     priority : float
         That of MXNet's handler: the step comes first at *batch end*.
+    ignore_stale_grad : bool
+        Whether a step leaves the parameters alone that none of its samples has used, without weight
+        decay or momentum, as PyTorch, Keras and ``gluon.Trainer.step(ignore_stale_grad=True)`` do.
+        By default they are an error. While SVRG corrects the gradients, a parameter that some
+        batches use has a gradient of zero in the others, and is corrected as ever: to leave it out
+        there would be biased.
 
     Attributes
     ----------
@@ -79,7 +97,8 @@ class GradientUpdateHandler(
     Raises
     ------
     TypeError, ValueError
-        If an argument is no positive number, or both `clip_norm` and `clip_value` are given.
+        If an argument is no positive number, both `clip_norm` and `clip_value` are given, or
+        `ignore_stale_grad` is no bool. In `fit`: if the samples of a step do not use a parameter.
 
     References
     ----------
@@ -95,6 +114,8 @@ class GradientUpdateHandler(
         clip_norm: float | None = None,
         clip_value: float | None = None,
         priority: float = Order.STEP,
+        *,
+        ignore_stale_grad: bool = False,
     ) -> None:
         super().__init__(float(priority))
         check_integer("accumulate", accumulate, 1, "a step is taken every that many batches")
@@ -109,7 +130,13 @@ class GradientUpdateHandler(
                 f"give clip_norm or clip_value, got both ({clip_norm!r} and {clip_value!r}): the "
                 "result would depend on which comes first"
             )
+        if not isinstance(ignore_stale_grad, bool):
+            raise TypeError(
+                f"ignore_stale_grad must be a bool, got {ignore_stale_grad!r}: it says whether a "
+                "step leaves alone what its samples have not used"
+            )
         self.accumulate = accumulate
+        self.ignore_stale_grad = ignore_stale_grad
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self._batches = 0
@@ -137,6 +164,11 @@ class GradientUpdateHandler(
         if self.accumulate > 1:
             self._add_up(estimator.trainer)
 
+    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Let the gradients of parameters that are trained since now add up, too."""
+        if self.accumulate > 1:
+            self._add_up(estimator.trainer)
+
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if enough batches have been accumulated."""
         self._samples += sum(samples_of_loss(loss) for loss in kwargs["loss"])
@@ -152,7 +184,8 @@ class GradientUpdateHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
         for param, grad_req in self._accumulated:
-            param.grad_req = grad_req
+            if param.grad_req == "add":  # else somebody has frozen it meanwhile
+                param.grad_req = grad_req
         self._accumulated = []
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -180,6 +213,8 @@ class GradientUpdateHandler(
                 f"accumulate={self.accumulate} batches ({self._batches} are waiting): resume with "
                 "the accumulate that it was written with"
             )
+        if self.accumulate > 1:  # other parameters may be trained than at the run's begin
+            self._add_up(estimator.trainer)
         self._zero_gradients()
         for place, param in self._waiting_params(estimator):
             saved = state["gradients"][place]
@@ -213,11 +248,16 @@ class GradientUpdateHandler(
 
     def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
         """Return the parameters with gradients that have not been used yet, with their places."""
-        params = [param for param, _ in self._accumulated] if self._batches else []
+        params = self._adding() if self._batches else []
         return list(zip(structural_names(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
-        trained = trained_parameters(trainer)
+        known = {id(param) for param, _ in self._accumulated}
+        trained = [
+            param
+            for param in trained_parameters(trainer)
+            if param.grad_req != "add" or id(param) not in known
+        ]
         for param in trained:
             _, grad_stype = storage_types(param)
             if grad_stype != "default":
@@ -226,21 +266,33 @@ class GradientUpdateHandler(
                     "which cannot be added up over batches: make the layer with "
                     "sparse_grad=False, or accumulate=1"
                 )
-        self._accumulated = [(param, param.grad_req) for param in trained]
+        self._accumulated += [(p, p.grad_req) for p in trained if id(p) not in known]
         for param in trained:
             param.grad_req = "add"
-        if all(has_gradient(param) for param in trained):
+        if trained and not self._batches and all(map(has_gradient, self._adding())):
             self._zero_gradients()  # gradients from before this run do not count
+
+    def _adding(self) -> list[gluon.Parameter]:
+        return [param for param, _ in self._accumulated if param.grad_req == "add"]
 
     def _step(self, trainer: gluon.Trainer) -> None:
         if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
-            self._take_step(trainer)
+            self._step_on_all(trainer)
             return
         trainer.data_are_divided = True  # by `fit`
         try:
-            self._take_step(trainer)
+            self._step_on_all(trainer)
         finally:
             trainer.data_are_divided = False
+
+    def _step_on_all(self, trainer: gluon.Trainer) -> None:
+        """Take the step; raise ValueError if it needs a gradient that no sample has given."""
+        try:
+            self._take_step(trainer)
+        except UserWarning as warning:
+            if (name := name_of_stale(warning)) is None:
+                raise
+            raise ValueError(_UNUSED.format(name)) from None
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
         samples = (
@@ -253,18 +305,42 @@ class GradientUpdateHandler(
                 "AMP's loss scaling looks for an overflow after a kvstore has made the update: "
                 "make the trainer with update_on_kvstore=False"
             )
+        if is_on_kvstore or self.ignore_stale_grad:
+            self._settle_stale(trainer, is_on_kvstore)
         if self.clip_norm is None and self.clip_value is None:
-            trainer.step(samples)
+            trainer.step(samples, self.ignore_stale_grad)
         elif is_on_kvstore:
             self._clip_before_the_sum(trainer, samples)
-            trainer.step(samples)
+            trainer.step(samples, self.ignore_stale_grad)
         else:
             trainer.allreduce_grads()
             for grads in _gradients_of(trainer):
                 self._clip(grads, [grads], samples / step_scale(trainer))
-            trainer.update(samples)
+            trainer.update(samples, self.ignore_stale_grad)
+        if is_on_kvstore and not isinstance(trainer, SVRGTrainer):
+            for param in trained_parameters(trainer):
+                for data in list_data(param):
+                    mark_fresh(data, False)  # which MXNet does not do there
         if self.accumulate > 1:
             self._zero_gradients()
+
+    def _settle_stale(self, trainer: gluon.Trainer, is_on_kvstore: bool) -> None:
+        """Zero what earlier batches have left in gradients that are clipped or added up now."""
+        if isinstance(trainer, SVRGTrainer):
+            is_clipped = self.clip_norm is not None or self.clip_value is not None
+            if is_clipped and self._is_single_process:  # else the step does so
+                trainer.zero_stale_gradients()
+            return
+        unused = agree_on_stale(trained_parameters(trainer), Single())
+        if unused and is_on_kvstore:  # gluon.Trainer would take a step with a gradient of zero
+            if not self.ignore_stale_grad:
+                raise ValueError(_UNUSED.format(unused[0].name))
+            raise ValueError(
+                f"the samples of a step have not used parameter {unused[0].name!r}, and "
+                "ignore_stale_grad=True does not work with a gluon.Trainer whose kvstore takes the "
+                "step: make an SVRGTrainer, which takes the same arguments, or give "
+                "update_on_kvstore=False"
+            )
 
     def _clip_before_the_sum(self, trainer: gluon.Trainer, samples: int) -> None:
         """Clip before the kvstore adds up over the devices and takes the step, both in one."""
@@ -309,7 +385,7 @@ class GradientUpdateHandler(
         self._norm = norm
 
     def _zero_gradients(self) -> None:
-        for grads in by_device(param.list_grad() for param, _ in self._accumulated):
+        for grads in by_device(param.list_grad() for param in self._adding()):
             mx.nd.reset_arrays(*map(with_axis, grads), num_arrays=len(grads))
 
 

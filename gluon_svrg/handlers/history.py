@@ -7,14 +7,23 @@ import sys
 import time
 from typing import Any
 
-from gluon_svrg.events import BatchEnd, EpochEnd, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.events import (
+    BatchEnd,
+    EpochEnd,
+    HasExclusiveTasks,
+    Order,
+    Run,
+    State,
+    Stateful,
+    TrainBegin,
+)
 from gluon_svrg.run.batch_parts import count_samples
 from gluon_svrg.run.history import to_python_number
 from gluon_svrg.run.position import require_estimator
 from gluon_svrg.workers import Workers
 
 
-class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
+class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks):
     """Appends a row to ``estimator.history`` at the end of each epoch.
 
     The figures of a row, besides those that handlers have put into ``estimator.figures``:
@@ -65,6 +74,10 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful):
         self._begin = 0.0
         self._samples = 0  # of all workers
         self._own = 0  # since these were added up
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["append rows to the history"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock, and forget an evaluation that came before the run."""

@@ -10,18 +10,27 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import PathLike, fspath
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gluon_svrg.events import EpochEnd, Order, Run, SafePoint, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    EpochEnd,
+    HasExclusiveTasks,
+    Order,
+    Run,
+    SafePoint,
+    TrainBegin,
+    TrainEnd,
+)
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.run.history import History
 from gluon_svrg.run.position import require_estimator
 from gluon_svrg.workers.process import is_started_again
 
 
-class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
+class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusiveTasks):
     """Writes the history into a file: a row at the end of each epoch. Only worker 0 writes.
 
     The file holds ``estimator.history``: after a resume it has each earlier row once, and after a
@@ -84,6 +93,10 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         self._history: History | None = None
         self._rows = 0
         self._columns: list[str] = []
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return [f"write {realpath(self.path)!r}"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the file can be written, and that it is not another run's.

@@ -10,9 +10,18 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import AddsPasses, EpochBegin, Order, Run, State, Stateful, TrainBegin
+from gluon_svrg.events import (
+    AddsPasses,
+    EpochBegin,
+    HasExclusiveTasks,
+    Order,
+    Run,
+    State,
+    Stateful,
+    TrainBegin,
+)
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
-from gluon_svrg.handlers.schedule import ScheduleHandler
+from gluon_svrg.handlers.schedule import check_no_lr_scheduler
 from gluon_svrg.optimizer.nag import NAG
 from gluon_svrg.run.backward import backward_of, shape_inference_of
 from gluon_svrg.run.batch_parts import BatchParts, unpack_batch
@@ -29,7 +38,7 @@ _CHANGE = 0.1
 _MARGIN = 0.05
 
 
-class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
+class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses, HasExclusiveTasks):
     """Sets the learning rate of a convex problem from its measured curvature: nothing to search.
 
     At the beginning of the run's first epoch, where SVRG takes its first snapshot, it measures the
@@ -69,7 +78,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
     ------
     TypeError, ValueError
         If an argument is of the wrong type or out of its range. At *train begin*: if the optimizer
-        has an lr_scheduler, or a ScheduleHandler sets the learning rate as well.
+        has an lr_scheduler. In `fit`: if a ScheduleHandler sets the learning rate as well.
 
     Notes
     -----
@@ -91,6 +100,10 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
         self._first = 0  # the epoch that began with the first measurement
         self._next: int | None = 0  # the one that begins with the next; None: there is none
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return that it chooses the learning rate, which a PlateauHandler may reduce later."""
+        return ["choose the first learning rate"]
+
     def extra_passes(self) -> list[str]:
         """Return what the measurement costs in passes per sample."""
         return [
@@ -101,7 +114,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses):
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that nothing else sets the learning rate, and forget earlier runs."""
         require_estimator(self, estimator)
-        _check_owner(estimator)
+        check_no_lr_scheduler(self, estimator.trainer)
         self._forget()
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -335,21 +348,6 @@ def _check_curvature(curvature: float) -> float:
             "large numbers in the data"
         )
     return curvature
-
-
-def _check_owner(run: Run) -> None:
-    """Raise ValueError if something else sets the learning rate, too."""
-    other = None
-    if _mxnet.optimizer_of(run.trainer).lr_scheduler is not None:
-        other = "the optimizer's lr_scheduler"
-    for handler in run.handlers:
-        if isinstance(handler, ScheduleHandler) and handler.hyperparameter == "learning_rate":
-            other = "a ScheduleHandler"
-    if other is not None:
-        raise ValueError(
-            f"the learning rate has two owners, {other} and an AutoLearningRateHandler: remove one "
-            "of them"
-        )
 
 
 def _momentum_of(run: Run) -> float:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.events import EventHandler, ExceptionRaised, Order, Run, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    EventHandler,
+    ExceptionRaised,
+    HasExclusiveTasks,
+    Order,
+    Run,
+    TrainBegin,
+    TrainEnd,
+)
 from gluon_svrg.files import make_folder
 from gluon_svrg.handlers.checkpoint import CheckpointHandler
 from gluon_svrg.handlers.svrg import SVRGHandler
@@ -35,7 +44,7 @@ _OF_HANDLERS: list[tuple[type[EventHandler], str]] = [
 ]
 
 
-class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
+class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
     """Measures where the time of an epoch goes: a table, and a trace of MXNet's operators.
 
     The phases: ``data`` (waiting for batches), ``forward and backward``, ``full pass`` and
@@ -124,6 +133,11 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
         self._tracing: OperatorTrace | None = None
         self._has_traced = False
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return its tasks."""
+        trace = [] if self.trace is None else [f"write {realpath(self.trace)!r}"]
+        return ["measure the time of the other handlers", *trace]
+
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Make sure that the trace can be written, and listen to all events.
 
@@ -138,8 +152,6 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised):
         require_estimator(self, estimator)
         if not estimator.workers.is_first:
             return
-        if estimator.handlers.interceptor is not None:
-            raise ValueError("a run can have one ProfilerHandler, got two: leave one out")
         if self.trace is not None:
             _check_file(self.trace, self.overwrite)
         estimator.handlers.interceptor = self._observe

@@ -14,6 +14,7 @@ from gluon_svrg.events import (
     EpochBegin,
     EpochEnd,
     ExceptionRaised,
+    HasExclusiveTasks,
     Order,
     Run,
     State,
@@ -45,7 +46,14 @@ _SHOWN_APART = (
 
 
 class ProgressHandler(
-    TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised, Stateful
+    TrainBegin,
+    EpochBegin,
+    BatchEnd,
+    EpochEnd,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
+    HasExclusiveTasks,
 ):
     """Shows how far the run is, and the figures of each epoch.
 
@@ -77,6 +85,10 @@ class ProgressHandler(
         self._epoch_bar: tqdm | None = None
         self._next_read = 0.0
         self._redirection = ExitStack()
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["show the progress"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the run."""

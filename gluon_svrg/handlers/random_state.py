@@ -6,11 +6,22 @@ from typing import Any
 
 from gluon_svrg.checkpoint.random_state import HasRandomState, RunRNG
 from gluon_svrg.checkpoint.state_keys import RANDOM_STATE
-from gluon_svrg.events import EpochBegin, Order, Run, SafePoint, State, Stateful, TrainBegin
+from gluon_svrg.events import (
+    EpochBegin,
+    HasExclusiveTasks,
+    Order,
+    Run,
+    SafePoint,
+    State,
+    Stateful,
+    TrainBegin,
+)
 from gluon_svrg.run.position import require_estimator
 
 
-class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState):
+class RandomStateHandler(
+    TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState, HasExclusiveTasks
+):
     """Makes the random numbers of a run continue after a resume as if nothing had happened.
 
     The Estimator adds it to runs with a CheckpointHandler. The states of NumPy's and Python's
@@ -32,6 +43,10 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomS
     def __init__(self, priority: float = Order.LAST) -> None:
         self.priority = float(priority)
         self.random_state = RunRNG()
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["seed the random numbers"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run."""

@@ -9,13 +9,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from gluon_svrg._mxnet import is_run_by_servers, kvstore_type
+from gluon_svrg._mxnet import is_run_by_servers, kvstore_type, optimizer_of
 from gluon_svrg.arguments import check_finite, check_integer, check_number
 from gluon_svrg.events import (
     BatchBegin,
     EpochBegin,
     EpochEnd,
     EventHandler,
+    HasExclusiveTasks,
     Order,
     Run,
     State,
@@ -43,7 +44,7 @@ class _Leftover:
 _leftover_values: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Leftover]] = WeakKeyDictionary()
 
 
-class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
+class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks):
     """Sets a hyper-parameter of the optimizer to a function of training progress.
 
     The value is a function of ``estimator.progress`` alone (the fraction of ``epochs`` or
@@ -73,7 +74,8 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
     ValueError
         If `per` is neither, or `hyperparameter` is SVRG's coefficient. At *train begin*: if the
         optimizer has no such number, has an lr_scheduler that sets the learning rate as well, or
-        has a momentum of 0 that is to be scheduled, or if another handler sets the same number.
+        has a momentum of 0 that is to be scheduled. In `fit`: if another handler sets the same
+        number.
         While training: if the schedule's value is NaN or infinite, or a momentum is not above 0.
     NotImplementedError
         If servers of a distributed kvstore run the optimizer: they do not get the value.
@@ -96,10 +98,17 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin):
         self.per = per
         self.priority = float(priority)
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return that it sets the hyper-parameter."""
+        # An AutoLearningRateHandler may stand beside a PlateauHandler, but not beside this.
+        first = ["choose the first learning rate"]
+        return [f"set {self.hyperparameter!r}"] + first * (self.hyperparameter == "learning_rate")
+
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
         require_estimator(self, estimator)
-        _check_owner(self, estimator)
+        if self.hyperparameter == "learning_rate":
+            check_no_lr_scheduler(self, estimator.trainer)
         value = _value_of(self.hyperparameter, estimator.trainer)
         if self.hyperparameter == "momentum" and value == 0:
             raise ValueError(
@@ -162,7 +171,7 @@ def warn_of_leftover_value(estimator: Run, handlers: Iterable[EventHandler]) -> 
         )
 
 
-class PlateauHandler(TrainBegin, EpochEnd, Stateful):
+class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
     """Multiplies a hyper-parameter by `factor` when the monitored figure stops improving.
 
     It is reduced after `patience` epochs in a row without improvement, as in Keras'
@@ -200,8 +209,8 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
         If an argument is of the wrong type.
     ValueError
         If an argument is out of its range. At *train begin*: if the run has no such figure, if the
-        optimizer has no such number or has an lr_scheduler that sets the learning rate as well, or
-        if another handler sets the same number.
+        optimizer has no such number or has an lr_scheduler that sets the learning rate as well. In
+        `fit`: if another handler sets the same number.
     NotImplementedError
         If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
@@ -244,11 +253,16 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful):
         self._wait = 0
         self._cooldown_left = 0
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return that it sets the hyper-parameter."""
+        return [f"set {self.hyperparameter!r}"]
+
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check figure and hyper-parameter, and forget earlier runs."""
         require_estimator(self, estimator)
         self.monitor.check(estimator)
-        _check_owner(self, estimator)
+        if self.hyperparameter == "learning_rate":
+            check_no_lr_scheduler(self, estimator.trainer)
         _value_of(self.hyperparameter, estimator.trainer)
         self._best, self._wait, self._cooldown_left = None, 0, 0
 
@@ -313,24 +327,13 @@ def _check_name(hyperparameter: object) -> str:
     return hyperparameter
 
 
-def _check_owner(handler: ScheduleHandler | PlateauHandler, estimator: Run) -> None:
-    """Raise ValueError if something else sets the hyper-parameter, too."""
-    name = handler.hyperparameter
-    if name == "learning_rate" and estimator.trainer.optimizer.lr_scheduler is not None:
+def check_no_lr_scheduler(handler: EventHandler, trainer: mx.gluon.Trainer) -> None:
+    """Raise ValueError if the optimizer has an lr_scheduler beside a handler that sets the rate."""
+    if optimizer_of(trainer).lr_scheduler is not None:
         raise ValueError(
             f"the learning rate has two owners, the optimizer's lr_scheduler and "
             f"{type(handler).__name__}: remove one of them"
         )
-    for other in estimator.handlers:
-        if (
-            isinstance(other, (ScheduleHandler, PlateauHandler))
-            and other is not handler
-            and other.hyperparameter == name
-        ):
-            raise ValueError(
-                f"{name!r} has two owners, a {type(handler).__name__} and a "
-                f"{type(other).__name__}: remove one of them"
-            )
 
 
 def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeAlias
 
-from gluon_svrg.events import ExceptionRaised, Run, TrainBegin, TrainEnd
+from gluon_svrg.events import ExceptionRaised, HasExclusiveTasks, Run, TrainBegin, TrainEnd
 from gluon_svrg.run.position import StopReason, require_estimator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
-class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
+class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
     """Lets Ctrl-C and SIGTERM end the run after the current batch.
 
     That is a batch of the training, of SVRG's full pass or of a ValidationHandler's evaluation; a
@@ -33,6 +33,10 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
 
     def __init__(self) -> None:
         self._before: dict[signal.Signals, _Handler] = {}
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its tasks."""
+        return [f"handle {number.name}" for number in _SIGNALS]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Install this handler for both signals."""

@@ -37,6 +37,7 @@ class SVRGHandler(
     events.Stateful,
     events.RequiresHandlers,
     events.AddsPasses,
+    events.HasExclusiveTasks,
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
 
@@ -135,6 +136,10 @@ class SVRGHandler(
     def gradient_evaluations(self) -> int:
         """How many gradients (one per sample) SVRG has computed in addition to the training's."""
         return self.interval.gradient_evaluations if "interval" in vars(self) else 0
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["correct the gradients"]
 
     def required_handlers(self) -> list[type[events.EventHandler]]:
         """Return the required handlers: a VarianceHandler, if `max_variance_ratio` is set."""

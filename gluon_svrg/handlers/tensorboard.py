@@ -13,13 +13,24 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Order, Run, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    BatchEnd,
+    EpochEnd,
+    ExceptionRaised,
+    HasExclusiveTasks,
+    Order,
+    Run,
+    TrainBegin,
+    TrainEnd,
+)
 from gluon_svrg.run.position import require_estimator
 
 _SECONDS_BETWEEN_FLUSHES = 10.0
 
 
-class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised):
+class TensorBoardHandler(
+    TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised, HasExclusiveTasks
+):
     """Writes the figures of a run for TensorBoard, by tensorboardX. The first worker does.
 
     Each number in the row of an epoch is a scalar ``epoch/NAME`` in `log_dir`, with the number of
@@ -77,6 +88,10 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
         self._epochs = _Scalars(file_class, self.log_dir)
         self._batches = _Scalars(file_class, self.log_dir / "batches")
         self._writes = True
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return [f"write events into {os.path.realpath(self.log_dir)!r}"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""

@@ -18,6 +18,7 @@ from gluon_svrg.events import (
     BatchEnd,
     ExceptionRaised,
     GradientReady,
+    HasExclusiveTasks,
     Order,
     Run,
     State,
@@ -77,7 +78,9 @@ class VarianceRecord:
     average: float
 
 
-class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful):
+class VarianceHandler(
+    TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks
+):
     """Measures whether SVRG pays: how the correction changes the variance of the gradient.
 
     At some points of an epoch it computes, for a few random batches (the first of a new iteration
@@ -182,6 +185,10 @@ class VarianceHandler(TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRa
         self._reference: Snapshot
         # Whether the weights from the beginning of this epoch serve as a snapshot.
         self._has_reference = False
+
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["measure the variance ratio"]
 
     def attach(self, controller: SVRGController) -> None:
         """Measure the SVRG of this controller in the next run, and report to it."""

@@ -40,6 +40,9 @@ _ELSEWHERE = {
     "clipvalue": "clip_gradient",
 }
 
+# The arguments of MXNet's classes that are a number, or None by default.
+_NUMBERS_OR_NONE = {"learning_rate", "clip_gradient", "clip_weights"}
+
 _Lists: TypeAlias = tuple[list[int], list[NDArray], list[NDArray], list[State]]
 
 
@@ -182,8 +185,8 @@ class Optimizer(mxnet_optimizer.Optimizer):
         ------
         ValueError
             If neither has an optimizer of that name.
-        TypeError
-            If it has no such argument.
+        TypeError, ValueError
+            If it has no such argument, or needs a number and gets none.
         """
         known = {**mxnet_optimizer.Optimizer.opt_registry, **Optimizer.opt_registry}
         if name.lower() not in known:
@@ -429,22 +432,50 @@ def _replace_base_lr(scheduler: LRScheduler, learning_rate: float) -> None:
 
 
 def _check_arguments(optimizer: type[mxnet_optimizer.Optimizer], given: Mapping[str, Any]) -> None:
-    """Raise TypeError for an argument that neither a class nor those it hands on to has."""
-    known: list[str] = []
+    """Raise TypeError for an argument that neither a class nor those it hands on to has.
+
+    Also TypeError or ValueError for one that is no number where the class has a number by default:
+    MXNet's classes look at none of them, and a step would fail, or the network become NaN.
+    """
+    known: dict[str, Any] = {}  # the defaults
     for base in optimizer.__mro__:
         if "__init__" not in vars(base):
             continue
         parameters = list(inspect.signature(base).parameters.values())
-        known += [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
-        if all(each.kind is not each.VAR_KEYWORD for each in parameters):
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        for each in named:
+            known.setdefault(each.name, each.default)
+        if len(named) == len(parameters):
             break
-    for name in given:
+    for name, value in given.items():
         if name in known:
+            default = 0.0 if name in _NUMBERS_OR_NONE else known[name]
+            is_number = isinstance(default, numbers.Real) and not isinstance(default, bool)
+            if is_number and value is not None:
+                _check_is_number(optimizer, name, value)
             continue
         near = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
         near = [each for each in near if each in known] or difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(dict.fromkeys(known))}"
         raise TypeError(f"{optimizer.__name__} has no argument {name!r}: {hint}")
+    if given.get("learning_rate", 0.0) is None and given.get("lr_scheduler") is None:
+        # MXNet would take 0.01, also in the place of another default, such as Adam's 0.001.
+        raise ValueError(
+            f"learning_rate is None, and {optimizer.__name__} has no lr_scheduler to take it from: "
+            "give a number, such as 0.1, or leave learning_rate out"
+        )
+
+
+def _check_is_number(optimizer: type[mxnet_optimizer.Optimizer], name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"{name} of {optimizer.__name__} must be a number, got {value!r}: give it as a float"
+        )
+    if math.isnan(value) or (name == "learning_rate" and math.isinf(value)):
+        raise ValueError(
+            f"{name} of {optimizer.__name__} must be a finite number, got {value!r}: all weights "
+            "would be NaN after one step"
+        )
 
 
 def _as_lists(indices: Any, weights: Any, grads: Any, states: Any) -> _Lists:

@@ -175,11 +175,11 @@ def _forward(
 
 
 def clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
-    """Zero the gradients of a device that got no samples, and mark them as fresh."""
+    """Zero the gradients of a device that got no samples; they are as fresh as the others'."""
     for param in net.collect_params().values():
         if not _mxnet.has_gradient(param):  # none, or not one that the snapshot wants
             continue
         if param.grad_req == "write":
             set_to_zero(param.grad(context))
-        device = param.list_ctx().index(context)
-        _mxnet.mark_fresh(_mxnet.list_data(param)[device], True)
+        datas, device = _mxnet.list_data(param), param.list_ctx().index(context)
+        _mxnet.mark_fresh(datas[device], any(map(_mxnet.is_fresh, datas)))

@@ -217,8 +217,15 @@ def _(value: FunctionType) -> str:
 
 
 def _checksum(code: CodeType) -> int:
-    constants = [_checksum(c) if isinstance(c, CodeType) else c for c in code.co_consts]
+    constants = [_constant(value) for value in code.co_consts]
     return zlib.crc32(repr((code.co_code, code.co_names, constants)).encode())
+
+
+def _constant(value: object) -> object:
+    if isinstance(value, CodeType):
+        return _checksum(value)
+    # The order of a set of texts differs from process to process.
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 @_readable.register

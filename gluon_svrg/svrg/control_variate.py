@@ -51,6 +51,7 @@ class ControlVariate:
         self._coefficient = 0.0
         # They outlive the snapshot: to make a rule takes as long as a few steps.
         self._rules: dict[tuple[int, float, float, float], FusedFunction] = {}
+        self._zeros: dict[str, bool] = {}  # whether a full gradient is 0, of those that were asked
 
     def set(
         self,
@@ -60,7 +61,7 @@ class ControlVariate:
         sparse_correction: str = "exact",
     ) -> None:
         """Correct by this full gradient from now on; row_sparse parts by RowCorrection."""
-        self.full_gradient, self.row_shares = full_gradient, row_shares or {}
+        self.full_gradient, self.row_shares, self._zeros = full_gradient, row_shares or {}, {}
         sparse = {n: means for n, means in full_gradient.items() if is_row_sparse(means[0])}
         self._row_correction = (
             RowCorrection(sparse_correction, sparse, self.row_shares) if sparse else None
@@ -75,6 +76,16 @@ class ControlVariate:
         """Correct nothing from now on."""
         self.full_gradient, self.optimal, self._coefficient = None, None, 0.0
         self.row_shares, self._row_correction, self.is_idle = {}, None, True
+
+    def is_zero(self, name: str) -> bool:
+        """Return whether no batch of the full pass has reached a parameter; waits for the device.
+
+        False for a row_sparse gradient, whose rows say so.
+        """
+        mean = (self.full_gradient or {})[name][0]
+        if name not in self._zeros:
+            self._zeros[name] = not is_row_sparse(mean) and not mean.asnumpy().any()
+        return self._zeros[name]
 
     def coefficient(self) -> float:
         """Return the coefficient; if it is estimated, the best for all parameters together."""
@@ -95,7 +106,7 @@ class ControlVariate:
         scale: float,
         snapshot_scale: float,
         uses_all: bool,
-    ) -> None:
+    ) -> frozenset[str]:
         """Correct the gradients of a batch in place, on all devices.
 
         Parameters
@@ -108,9 +119,26 @@ class ControlVariate:
             As for :meth:`apply`.
         uses_all : bool
             Whether to use gradients, too, that no backward pass has written since the last step.
+
+        Returns
+        -------
+        frozenset of str
+            The names of the parameters that this batch has not reached on any device.
         """
+        stale = frozenset(param.name for param in params)
         for device, samples in enumerate(gradient.samples):
-            _clear_stale(params, device, bool(samples) and not uses_all)
+            found = _clear_stale(params, device, bool(samples) and not uses_all)
+            stale = stale & found if samples else stale
+        self._correct(params, gradient, scale, snapshot_scale)
+        return stale
+
+    def _correct(
+        self,
+        params: Sequence[Parameter],
+        gradient: BatchGradient,
+        scale: float,
+        snapshot_scale: float,
+    ) -> None:
         if not params:
             return
         full_gradient = self.full_gradient or {}
@@ -238,21 +266,28 @@ def by_parameter(
         means = {name: mean / scale for name, mean in means.items()}
     return {
         param.name: [
-            mean.as_in_context(grad.ctx).astype(grad.dtype, copy=False)
+            mean.as_in_context(data.ctx).astype(data.dtype, copy=False)
             for mean in [_mxnet.as_legacy(means[param.name])]
-            for grad in param.list_grad()
+            for data in _mxnet.list_data(param)  # a frozen one has no gradient
         ]
         for param in params
     }
 
 
-def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> None:
-    """Clear the gradients that hold an earlier batch's; until the next pass all are used."""
+def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> set[str]:
+    """Clear the gradients that hold an earlier batch's, and return whose they are.
+
+    Until the next backward pass all are used.
+    """
+    stale = set()
     for param in params:
         data = _mxnet.list_data(param)[device]
-        if clears and not _mxnet.is_fresh(data) and param.grad_req == "write":
-            set_to_zero(param.list_grad()[device])
+        if not _mxnet.is_fresh(data):
+            stale.add(param.name)
+            if clears and param.grad_req == "write":
+                set_to_zero(param.list_grad()[device])
         _mxnet.mark_fresh(data, False)
+    return stale
 
 
 def _sums(devices: Iterable[Sequence[NDArray]]) -> list[NDArray]:

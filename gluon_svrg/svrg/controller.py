@@ -252,7 +252,7 @@ class SVRGController:
         if full_gradient is None:
             return
         coefficient = resumed_coefficient(self._coefficient, state["coefficient"])
-        self.trainer.set_control_variate(full_gradient, coefficient, self._sparse_correction)
+        self.trainer.restore_control_variate(full_gradient, coefficient, self._sparse_correction)
         if isinstance(coefficient, OptimalCoefficient):
             coefficient.load_state_dict(state["coefficient"], contexts)
         self.trainer.is_corrected = state["is_corrected"]

@@ -320,6 +320,7 @@ class Interval:
         return {
             # By order: a network that is created again may have other names.
             "weights": [distinct_replicas(arrays) for arrays in self.snapshot.weights.values()],
+            "grad_reqs": [self.snapshot.grad_reqs.get(name) for name in self.snapshot.weights],
             "lock": self.masks.state_dict(),
             "draw": None if self._data is None else self._data.locked_draw,
             "has_table": self.table is not None,
@@ -361,7 +362,10 @@ class Interval:
             data.lock(state["draw"])
         if full_gradient is not None:
             names = self._net.collect_params().keys()
-            self.snapshot.load(dict(zip(names, state["weights"], strict=True)))
+            # Up to version 0.8 a checkpoint has none: those of now are taken.
+            known = zip(names, state.get("grad_reqs", []), strict=False)
+            grad_reqs = {name: grad_req for name, grad_req in known if grad_req is not None}
+            self.snapshot.load(dict(zip(names, state["weights"], strict=True)), grad_reqs or None)
         self.masks.load_state_dict(state["lock"])
         self._backward.begin_pass(state.get("carried"))
         if full_gradient is not None and is_used and (state["has_table"] or "carried" in state):

@@ -105,13 +105,19 @@ class Snapshot:
         """The snapshot's weights and auxiliary states, by name and context."""
         return self._data
 
-    def load(self, weights: Mapping[str, Sequence[NDArray | NumPyArray]]) -> None:
+    def load(
+        self,
+        weights: Mapping[str, Sequence[NDArray | NumPyArray]],
+        grad_reqs: Mapping[str, str] | None = None,
+    ) -> None:
         """Take the snapshot of `weights` instead of the network's.
 
         Parameters
         ----------
         weights : dict of str to list of NDArray or numpy.ndarray
             For each parameter of the network by name: the array of each context, or one for all.
+        grad_reqs : dict of str to str, optional
+            What :attr:`grad_reqs` was when these weights were taken; by default that of now.
 
         Raises
         ------
@@ -119,8 +125,16 @@ class Snapshot:
             As :meth:`take`.
         """
         self.take()
+        if grad_reqs is not None and dict(grad_reqs) != self._grad_reqs:
+            self._grad_reqs, self._layout = dict(grad_reqs), {}  # the next snapshot's is its own
+            self._grads, self._fixed_grads = {}, {}
         for name, arrays in self._data.items():
             write_replicas(weights[name], arrays)
+
+    @property
+    def grad_reqs(self) -> dict[str, str]:
+        """The ``grad_req`` of each parameter with a gradient, when the snapshot was taken."""
+        return dict(self._grad_reqs)
 
     @property
     def contexts(self) -> list[mx.Context]:

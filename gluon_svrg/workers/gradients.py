@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import by_device
+from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.workers.base import Workers
 from gluon_svrg.workers.compression import HalfPrecision, first_not_finite
 from gluon_svrg.workers.process import current, is_of_somebody_else, workers_on
@@ -132,27 +133,35 @@ def add_up(
             total.copyto(grad)
 
 
-def agree_on_stale(params: Sequence[Parameter], workers: Workers) -> None:
-    """Let all workers use the gradients that any of them has computed, and only these.
+def agree_on_stale(params: Sequence[Parameter], workers: Workers) -> list[Parameter]:
+    """Let all workers and contexts use the gradients that any of them has computed, and only these.
 
-    Where the backward pass of this one has not reached a parameter, its gradient is still that of
-    all workers at the last step: zero is what it adds to the others'. So it is in one process,
-    whose backward pass goes through the rows of all.
+    If a backward pass has not reached a parameter, its gradient is still that of the last step. It
+    becomes zero, which is what these samples add to the others' gradient. So it is in one process
+    with one context, whose backward pass goes through all samples.
 
     Parameters
     ----------
     params : sequence of Parameter
         Those that are trained; the same on all workers.
     workers : Workers
-        Who are about to add up.
+        Those that are about to add up.
+
+    Returns
+    -------
+    list of Parameter
+        Those that no backward pass of any worker has reached.
     """
-    stale = [n for n, p in enumerate(params) if not any(map(_mxnet.is_fresh, p.list_data()))]
+    stale = [
+        number
+        for number, param in enumerate(params)
+        if not any(map(_mxnet.is_fresh, _mxnet.list_data(param)))
+    ]
     everybody = workers.gather_plain(stale, "gradients that are stale")
     unused = set(stale).intersection(*everybody)
     for number, param in enumerate(params):
-        if number in unused:
-            continue
-        for data, grad in zip(param.list_data(), param.list_grad(), strict=True):
+        for data, grad in zip(_mxnet.list_data(param), param.list_grad(), strict=True):
             if not _mxnet.is_fresh(data) and param.grad_req == "write":
-                grad[:] = 0
-            _mxnet.mark_fresh(data, True)
+                set_to_zero(grad)
+            _mxnet.mark_fresh(data, number not in unused)
+    return [params[number] for number in sorted(unused)]

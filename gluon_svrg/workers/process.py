@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import TypeGuard
 
 from gluon_svrg import _mxnet
+from gluon_svrg._compat import SIZES_OF_JOBS
 from gluon_svrg.launch import ends
 from gluon_svrg.launch.environment import ATTEMPT
 from gluon_svrg.workers.base import Single, Workers
@@ -19,9 +21,9 @@ from mxnet.kvstore import KVStore, KVStoreBase
 
 _logger = logging.getLogger(__name__)
 
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 _RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""What the launchers of MPICH, Slurm and Open MPI tell a process by its environment."""
+"""What the launchers of MPICH, Slurm and Open MPI tell a process by its environment; and how many
+there are, `SIZES_OF_JOBS`."""
 _START = "start it by `mpiexec -n 4 python train.py` or `python -m gluon_svrg.launch -n 4 train.py`"
 _PAGE = "docs/howto/several_workers_0_8.md"
 _SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
@@ -116,22 +118,59 @@ def is_of_somebody_else(kvstore: object) -> TypeGuard[KVStoreBase]:
 
 def _announced_size() -> int:
     """Return how many processes the launcher has started; 0 if it does not say so."""
-    return max(int(os.environ.get(name) or 0) for name in _SIZES)
+    return max(int(os.environ.get(name) or 0) for name in SIZES_OF_JOBS)
+
+
+def _rank_and_size() -> tuple[int, int]:
+    """Return the place of this process in its job; does not start MPI, for which all would wait."""
+    if _workers:
+        return _workers[0].rank, _workers[0].size
+    ranks = [int(os.environ[name]) for name in _RANKS if os.environ.get(name)]
+    return max(ranks, default=0), _announced_size()
+
+
+def _is_first_of_several() -> bool:
+    rank, size = _rank_and_size()
+    return rank == 0 and size > 1 and len(_workers) < 2  # two inside of `alone`
 
 
 def _warn_of_plain_trainer() -> None:
-    own = current()
-    if own.is_first:
+    if _is_first_of_several():
         _logger.warning(
             "gluon.Trainer trains alone on each of %d workers, which do not hear of each other's "
             "gradients: use gluon_svrg.SVRGTrainer, which takes the same arguments",
-            own.size,
+            _rank_and_size()[1],
         )
+
+
+class _PlainSteps:
+    """Counts the steps of this process's plain trainers, and tells of them when it ends."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._process = os.getpid()
+        atexit.register(self._tell)
+
+    def add(self) -> None:
+        """Count a step."""
+        if _is_first_of_several():
+            self._number += 1
+
+    def _tell(self) -> None:
+        if self._number and os.getpid() == self._process:
+            _logger.warning(
+                "each of %d workers has trained a network of its own: gluon.Trainer, which has "
+                "taken %d steps on each, does not add up their gradients; make the trainer with "
+                "gluon_svrg.SVRGTrainer, which takes the same arguments, and divide the batches by "
+                "gluon_svrg.data.share(train_data)",
+                _rank_and_size()[1],
+                self._number,
+            )
 
 
 @functools.cache  # once
 def _watch_plain_trainers() -> None:
-    _mxnet.call_with_first_plain_trainer(_warn_of_plain_trainer)
+    _mxnet.watch_plain_trainers(_warn_of_plain_trainer, _PlainSteps().add)
 
 
 if _announced_size() > 1:

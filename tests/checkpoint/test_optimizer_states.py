@@ -8,6 +8,7 @@ import pickle
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import problems
 import pytest
 from gluon_svrg.checkpoint import encoding, optimizer_states
 from gluon_svrg.checkpoint.optimizer_states import TrainerStates
@@ -317,10 +318,10 @@ MISFITS = {
         r"make the trainer with such a schedule",
     ),
 }
-FACTOR = FactorScheduler(9)
 
 
-def misfit(params, schedule=FACTOR):
+def misfit(params, schedule="another"):
+    schedule = FactorScheduler(9) if schedule == "another" else schedule
     return gs.SVRGTrainer(params, gs.LARS(momentum=0.9, lr_scheduler=schedule))
 
 
@@ -467,19 +468,72 @@ def test_scalars_and_tables_of_numpy_are_saved(tmp_path):
     assert other.learning_rate == 0.25
 
 
-def test_what_a_schedule_has_and_the_file_has_not_is_told(tmp_path, caplog):
-    class Wrapper(mx.lr_scheduler.LRScheduler):
-        def __init__(self):
-            super().__init__()
-            self.inner = FactorScheduler(2, 0.5, base_lr=1.0)
+class Wrapper(mx.lr_scheduler.LRScheduler):
+    """A schedule that is made of others, which count; kept as `kind` says."""
 
-        def __call__(self, num_update):
-            return self.inner(num_update)
+    def __init__(self, kind):
+        super().__init__()
+        inner = FactorScheduler(2, 0.5, base_lr=1.0)
+        deep = Wrapper("attribute") if kind == "nested" else None
+        self.kept = {"list": [inner], "tuple": (inner,), "dict": {"a": inner}}.get(kind, inner)
+        self.kept = deep or self.kept
+        self.one = inner if deep is None else deep.one  # a second way to it
+        self.itself = self
 
-    trainer = gs.SVRGTrainer(parameters(ONE), "sgd", {"lr_scheduler": Wrapper()})
+    def __call__(self, num_update):
+        return self.one(num_update)
+
+
+@pytest.mark.parametrize("kind", ["attribute", "list", "tuple", "dict", "nested"])
+def test_schedules_in_a_schedule_come_back(kind, tmp_path, caplog):
+    """Up to 0.8 they began anew, with a line for each checkpoint."""
+
+    def make():
+        params = parameters(ONE)
+        return params, gs.SVRGTrainer(params, "sgd", {"lr_scheduler": Wrapper(kind)})
+
+    params, whole = make()
+    steps(whole, params, range(5))
     with caplog.at_level(logging.WARNING):
-        trainer.save_states(tmp_path / "states")
-    assert "Wrapper.inner (a FactorScheduler) cannot be saved: set it again after" in caplog.text
+        whole.save_states(tmp_path / "states")
+    assert caplog.records == []
+    _, loaded = make()
+    loaded.load_states(tmp_path / "states")
+    one = loaded.optimizer.lr_scheduler.one
+    assert (one.base_lr, one.count) == (0.25, 4)
+    assert loaded.learning_rate == whole.learning_rate == 0.25
+
+
+class Odd(mx.lr_scheduler.LRScheduler):
+    """A schedule with what no file can hold, and with functions, which need not be in it."""
+
+    def __init__(self):
+        super().__init__(0.1)
+        self.odd = object()
+        self.functions = [abs, max]
+        self.function = min
+        self.nothing = []
+
+    def __call__(self, num_update):
+        return self.base_lr
+
+
+@pytest.mark.slow
+def test_what_a_schedule_has_and_a_file_has_not_is_told_once_in_a_run(tmp_path, caplog):
+    problem = problems.make("softmax")
+    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"lr_scheduler": Odd()})
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    for resume in (None, "auto"):
+        caplog.clear()
+        handlers = [gs.CheckpointHandler(tmp_path / "checkpoints", every_n_batches=1)]
+        epochs = 2 if resume is None else 3
+        estimator.fit(problem.ndarrays(), epochs=epochs, event_handlers=handlers, resume=resume)
+        told = [r.getMessage() for r in caplog.records if "cannot be saved" in r.getMessage()]
+        assert len(told) == 1
+        assert "Odd.odd (a object) cannot be saved: after a resume or load_states() it" in told[0]
+    caplog.clear()
+    trainer.save_states(tmp_path / "states")
+    assert caplog.text.count("cannot be saved") == 1
 
 
 def test_the_same_parameters_in_another_order_are_an_error(tmp_path):

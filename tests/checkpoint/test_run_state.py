@@ -911,7 +911,9 @@ def test_handlers_that_come_and_go(tmp_path, caplog):
 @pytest.mark.slow
 def test_two_handlers_of_a_class_keep_their_own(tmp_path):
     def handlers():
-        run.pair = [gs.EMAHandler(0.5, warm_up=False), gs.EMAHandler(0.9, warm_up=False)]
+        run.pair = [
+            gs.EMAHandler(decay, warm_up=False, evaluate=decay == 0.5) for decay in (0.5, 0.9)
+        ]
         return run.pair
 
     class run:

@@ -65,11 +65,3 @@ def test_one_whose_class_has_another_name_now_continues(tmp_path):
     hundreds = Hundreds(100)
     fit(tmp_path, [hundreds], 3, resume="auto")
     assert hundreds.count == 102
-
-
-def test_a_second_random_state_begins_now(tmp_path, caplog):
-    with caplog.at_level("INFO"):
-        fit(tmp_path, [gs.RandomStateHandler()], 2)
-        both = [gs.RandomStateHandler(), gs.RandomStateHandler()]
-        fit(tmp_path, both, 3, resume="auto")
-    assert [handler.random_state.is_loaded for handler in both] == [True, False]

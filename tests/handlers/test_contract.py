@@ -84,7 +84,7 @@ EVENT_CLASSES = {
     *(Stateful, events.EventHandler),
     *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
     events.InsteadOfGradientReady,
-    *(HasCheckpoints, HasRandomState),
+    *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
     *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
 }
 

@@ -533,11 +533,12 @@ def test_workers_that_have_no_whole_batches(caplog, monkeypatch):
 def test_two_owners_are_an_error():
     x, y = arrays()
     scheduler = mx.lr_scheduler.FactorScheduler(10, base_lr=0.1)
-    message = "the learning rate has two owners, {} and an AutoLearningRateHandler: remove one"
-    with pytest.raises(ValueError, match=message.format("the optimizer's lr_scheduler")):
+    message = "has two owners, the optimizer's lr_scheduler and AutoLearningRateHandler: remove one"
+    with pytest.raises(ValueError, match=message):
         fit(make(lr_scheduler=scheduler), loader(x, y), gs.AutoLearningRateHandler())
     schedule = gs.ScheduleHandler("learning_rate", gs.schedules.constant(0.1))
-    with pytest.raises(ValueError, match=message.format("a ScheduleHandler")):
+    message = "AutoLearningRateHandler and ScheduleHandler both choose the first learning rate"
+    with pytest.raises(ValueError, match=message):
         fit(make(), loader(x, y), gs.AutoLearningRateHandler(), schedule)
 
 

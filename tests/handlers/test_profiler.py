@@ -255,11 +255,6 @@ def test_arguments_are_checked(arguments, error, message):
         gs.ProfilerHandler(**arguments)
 
 
-def test_one_profiler_a_run():
-    with pytest.raises(ValueError, match="one ProfilerHandler"):
-        fit([gs.ProfilerHandler(), gs.ProfilerHandler()])
-
-
 @pytest.mark.slow
 def test_mxnets_estimator_is_refused():
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), 8)

@@ -287,7 +287,7 @@ def test_an_lr_scheduler_is_a_second_owner(make):
 
 def test_two_handlers_of_one_hyperparameter():
     rate = ScheduleHandler("learning_rate", schedules.cosine(0.1))
-    message = r"'learning_rate' has two owners, a ScheduleHandler and a PlateauHandler"
+    message = "ScheduleHandler and PlateauHandler both set 'learning_rate': give one of them"
     with pytest.raises(ValueError, match=message):
         fit([rate, plateau()])
 

@@ -1,6 +1,9 @@
 """The contract of the base class: what MXNet 2 promises, under 1.9.1's Updater and Trainer."""
 
+import inspect
+import math
 import pickle
+import re
 import sys
 
 import gluon_svrg as gs
@@ -98,6 +101,69 @@ def test_an_unknown_name_is_answered_with_the_near_ones(name, message):
 def test_an_unknown_argument_is_answered_with_the_near_one(name, argument, message):
     with pytest.raises(TypeError, match=message):
         gs.SVRGTrainer(parameters(), name, {argument: 0.1})
+
+
+def numbers_of(name):
+    """The arguments of an optimizer that are a number, or the learning rate, by its signatures."""
+    for base in ALL[name].__mro__:
+        for argument in inspect.signature(
+            vars(base).get("__init__", lambda: 0)
+        ).parameters.values():
+            default = argument.default
+            is_number = isinstance(default, int | float) and not isinstance(default, bool)
+            if is_number or argument.name in ("learning_rate", "clip_gradient"):
+                yield argument.name
+        if base in (mx.optimizer.Optimizer, package.Optimizer):
+            return
+
+
+ALL = {**mx.optimizer.Optimizer.opt_registry, **package.Optimizer.opt_registry}
+NUMBERS = sorted({(name, argument) for name in ALL for argument in numbers_of(name)})
+
+
+@pytest.mark.parametrize(("name", "argument"), NUMBERS)
+def test_what_is_no_number(name, argument):
+    """0.8 took them, and the first step failed inside MXNet."""
+    start = f"{argument} of {ALL[name].__name__} must be a"
+    for value in ("0.1", "", [0.1], (0.1,), {"a": 1}, True, 1j, object()):
+        with pytest.raises(TypeError) as error:
+            gs.SVRGTrainer(parameters(), name, {argument: value})
+        assert str(error.value) == f"{start} number, got {value!r}: give it as a float"
+    with pytest.raises(ValueError, match=f"^{start} finite number, got nan: all"):
+        gs.SVRGTrainer(parameters(), name, {argument: math.nan})
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_the_learning_rate_is_none_or_infinite(name):
+    """MXNet takes 0.01 for None, also for Adam, whose default is 0.001."""
+    message = f"learning_rate is None, and {ALL[name].__name__} has no lr_scheduler .*: give a numb"
+    for more in ({}, {"lr_scheduler": None}):
+        with pytest.raises(ValueError, match=message):
+            package.create(name, learning_rate=None, **more)
+    with pytest.raises(ValueError, match=r"learning_rate of .* must be a finite number, got inf"):
+        package.create(name, learning_rate=math.inf)
+    schedule = mx.lr_scheduler.PolyScheduler(9, base_lr=0.5)
+    assert package.create(name, learning_rate=None, lr_scheduler=schedule).learning_rate == 0.5
+    assert package.create(name, learning_rate=np.float32(0.5)).learning_rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("given", "way_out"),
+    [
+        ((("learning_rate", 0.025),), r"give \{'learning_rate': 0.025\}"),
+        ([("learning_rate", 0.5), ("wd", 0.1)], r"give \{'learning_rate': 0.5, 'wd': 0.1\}"),
+        (0.1, r"give \{'learning_rate': 0.1\}, for example"),
+        ("learning_rate", r"give \{'learning_rate': 0.1\}, for example"),
+        ([0.1], r"give \{'learning_rate': 0.1\}, for example"),
+        (0, r"give \{'learning_rate': 0.1\}, for example"),
+    ],
+    ids=repr,
+)
+def test_arguments_that_are_no_dict(given, way_out):
+    """Such as the pairs that Module takes."""
+    start = re.escape(f"optimizer_params must be a dict, got {given!r}: ")
+    with pytest.raises(TypeError, match=f"^{start}{way_out}$"):
+        gs.SVRGTrainer(parameters(), "sgd", given)
 
 
 @pytest.mark.parametrize("name", sorted(mx.optimizer.Optimizer.opt_registry))
