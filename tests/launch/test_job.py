@@ -495,6 +495,7 @@ def end(number, _):
     sys.exit(0)
 signal.signal(signal.SIGINT, end)
 signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGUSR1, end)
 print("ready", os.getpid(), flush=True)
 for _ in range(600): time.sleep(0.1)
 """
@@ -517,6 +518,7 @@ def ready(launched, workers=2):
     [
         (signal.SIGINT, signal.SIGINT, 130),
         (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGUSR1, signal.SIGUSR1, 138),
         (signal.SIGHUP, signal.SIGTERM, 129),
     ],
 )
