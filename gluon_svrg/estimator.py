@@ -255,16 +255,16 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             self, val_data, event_handlers, resume is not None, sanity_check
         )
         self.settings = settings_of(self)
-        with suppress_info(self.logger, verbose):
-            data = self._prepare(data, val_data, resume)
-        self.train_data, self.val_data, self.data = train_data, val_data, data
-        self.verbose = verbose
-        self.history = self.history.before(initial_epoch)
-        self.figures, self.last_evaluation = {}, {}
-        self.position = self.position.at_epoch(initial_epoch, data.num_batches)
-        self.stop_reason = None
-        self._loop = FitLoop(self, self.handlers)
         try:
+            with suppress_info(self.logger, verbose):
+                data = self._prepare(data, val_data, resume)
+            self.train_data, self.val_data, self.data = train_data, val_data, data
+            self.verbose = verbose
+            self.history = self.history.before(initial_epoch)
+            self.figures, self.last_evaluation = {}, {}
+            self.position = self.position.at_epoch(initial_epoch, data.num_batches)
+            self.stop_reason = None
+            self._loop = FitLoop(self, self.handlers)
             with suppress_info(self.logger, verbose):
                 result = self._loop.run()
             return replace(
@@ -276,13 +276,14 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
                 profile=_profile_of(self.handlers),
             )
         except BaseException as exception:
-            self.handlers.notify_safely("exception_raised", self, exception=exception)
+            if self._loop is not None:  # else no handler has begun
+                self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:
             # References to the data or back to this Estimator would keep memory until the next gc.
             self.train_data = self.val_data = self._loop = None
             self.verbose = "auto"
-            del self.data
+            vars(self).pop("data", None)
 
     @abort_on_error
     def evaluate(

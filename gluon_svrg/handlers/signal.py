@@ -79,7 +79,10 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised):
         signals = self.signals
         if signals is None:
             signals = [signal.SIGINT, signal.SIGTERM]
-            if _would_end_the_process(signal.SIGUSR1):
+            # In several workers MPICH has a handler of it, for jobs that go on after a failure.
+            if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and (
+                estimator.workers.are_several or not _is_caught(signal.SIGUSR1)
+            ):
                 signals.append(signal.SIGUSR1)
         for number in signals:
             self._before[number] = signal.signal(number, stop)
@@ -122,13 +125,11 @@ def _checked(signals: object) -> list[signal.Signals | int]:
     return numbers
 
 
-def _would_end_the_process(number: int) -> bool:
-    """Return whether nothing handles or ignores a signal, in Python or (faulthandler) in C."""
-    if signal.getsignal(number) != signal.SIG_DFL:
-        return False
+def _is_caught(number: int) -> bool:
+    """Return whether a signal has a handler, also one in C, as `faulthandler.register` makes."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:  # not on Linux
-        return True
+        return False
     caught = next((line for line in status.splitlines() if line.startswith("SigCgt:")), "SigCgt: 0")
-    return not int(caught.split()[1], 16) >> (number - 1) & 1
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

@@ -238,7 +238,7 @@ def test_a_handler_that_python_did_not_install():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-# --- The argument ----------------------------------------------------------------------------------
+# --- The argument ---------------------------------------------------------------------------------
 
 CATCHABLE = sorted(
     signal.valid_signals()
