@@ -17,17 +17,19 @@ no result (docs/benchmarks/threads.md has the figures).
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
 import math
 import os
 import re
+import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -401,6 +403,21 @@ def watch_workers() -> None:
         importlib.import_module(f"{__package__}.workers.process")
 
 
+@contextmanager
+def _sigsegv_kept() -> Iterator[None]:
+    """Put back the handler of SIGSEGV, perhaps faulthandler's, after the block.
+
+    MXNet's own handler leaves by ``exit(255)``, so that nothing (a shell, the launcher, a queue)
+    could see how the process has died.
+    """
+    libc, action = ctypes.CDLL(None), ctypes.create_string_buffer(1024)  # a struct has 152 bytes
+    libc.sigaction(signal.SIGSEGV, None, action)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGSEGV, action, None)
+
+
 class WhatIsNeeded(MetaPathFinder):
     """Says what is not installed, and looks after MXNet's import. The first to be asked.
 
@@ -447,7 +464,7 @@ class AroundMXNet(Loader):
     is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:
     joblib takes it as the user's word and gives each of its workers as many threads. After: what
     was left out is given back, and what is wrong with NumPy 2 is put right (``_mxnet``, named by a
-    string, since it is in a layer above).
+    string, since it is in a layer above). The handler of SIGSEGV stays the one from before.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -472,7 +489,8 @@ class AroundMXNet(Loader):
         use_every_core(os.environ, mxnet_is_loaded=False)
         WhatIsNeeded.importing_mxnet = threading.get_ident()
         try:
-            self.loader.exec_module(module)
+            with _sigsegv_kept():
+                self.loader.exec_module(module)
         finally:
             WhatIsNeeded.importing_mxnet = None
         importlib.import_module(f"{__package__}._mxnet")

@@ -554,12 +554,20 @@ class HandlerList:
         return [handler for handler in handlers if getattr(handler, event)(estimator, **details)]
 
     def notify_safely(self, event: str, estimator: Run, **details: Any) -> None:
-        """Call every handler of `event`; log exceptions, and continue with the next handler."""
+        """Call every handler of `event`; log exceptions, and continue with the next handler.
+
+        Ctrl-C and SystemExit are raised when all handlers were called; the last one counts.
+        """
+        interruption: BaseException | None = None
         for handler in self._by_event[event]:
             try:
                 getattr(handler, event)(estimator, **details)
             except Exception:
                 estimator.logger.exception("%s.%s failed", type(handler).__name__, event)
+            except BaseException as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
 
     observer = renamed_attribute("observer", "interceptor")
     hearing = renamed_attribute("hearing", "for_event")

@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import io
 import json
+import math
+import resource
 import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from gluon_svrg.deploy import Predictor
@@ -34,10 +37,88 @@ from gluon_svrg.deploy import Predictor
 try:
     import uvicorn
     from fastapi import FastAPI, HTTPException, Request, Response
+    from starlette.requests import ClientDisconnect
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise SystemExit(f"{error}: `pip install 'gluon-svrg[serve]'`") from error
 
 IMAGES = {"image/png": ".png", "image/jpeg": ".jpg"}
+# A body or an array of outputs above this goes through a thread, or it would keep other clients
+# waiting: up to here it takes a few milliseconds.
+SMALL = 2**16
+# An image may have this many times the pixels of the model's, within the bounds: to decode the
+# most takes about a second.
+PIXELS_PER_PIXEL, LEAST_PIXELS, MOST_PIXELS = 1024, 2**20, 2**25
+# Of a JPEG; progressive ones have about ten. Each takes the time of a whole image, and a few bytes.
+MOST_SCANS = 100
+
+
+class Connection(H11Protocol):
+    """A connection whose client may not wait for ever, nor keep others from connecting.
+
+    uvicorn limits only the time between two requests, and answers 503 beyond a number of
+    connections, though most of them may be idle. Here a connection is closed after `max_seconds`
+    without a whole header, or in which the client reads nothing of its answer. A new one beyond
+    `max_connections` takes the place of that whose client has been waited for longest.
+    """
+
+    max_seconds: ClassVar[float]
+    max_connections: ClassVar[int]
+    # Those that wait for their clients, the longest first.
+    waiting: ClassVar[dict[Connection, None]] = {}
+    timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Make room for it if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            longest = next(iter(self.waiting), self)
+            self.waiting.pop(longest, None)  # it is closed a moment later
+            longest.transport.abort()
+        self.note()
+
+    def note(self, is_fresh: bool = False) -> None:
+        """Note whether the client is waited for; `is_fresh` if that begins anew."""
+        is_open, is_answering = self.cycle is not None and not self.cycle.response_complete, False
+        if is_open:
+            is_answering = not self.flow.write_paused  # else it does not read
+        if is_answering and not self.cycle.more_body:
+            self.waiting.pop(self, None)
+        else:
+            self.waiting.setdefault(self)
+        # A body that is not whole has a time of its own, with an answer: a 408.
+        if self.timer is not None and (is_answering or is_fresh):
+            self.timer.cancel()
+            self.timer = None
+        if self.timer is None and not is_answering:
+            self.timer = self.loop.call_later(self.max_seconds, self.transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Note whether the request is whole."""
+        super().data_received(data)
+        self.note()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self.note(is_fresh=True)
+
+    def pause_writing(self) -> None:
+        """Note that the client does not read."""
+        super().pause_writing()
+        self.note()
+
+    def resume_writing(self) -> None:
+        """Note that the client reads."""
+        super().resume_writing()
+        self.note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        super().connection_lost(exc)
+        self.waiting.pop(self, None)
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Job(NamedTuple):
@@ -141,7 +222,7 @@ class Batcher:
 def rows_of_outputs(outputs: Any, rows: int | slice) -> Any:
     """Return rows of outputs that may be nested, such as those of a network with two outputs."""
     if isinstance(outputs, np.ndarray):
-        return outputs[rows].tolist()
+        return outputs[rows]
     return None if outputs is None else [rows_of_outputs(part, rows) for part in outputs]
 
 
@@ -151,6 +232,44 @@ def rows_of_classes(classes: Any, rows: int | slice) -> Any:
     if isinstance(rows, slice):
         return [rows_of_classes([row], 0) for row in found]
     return [prediction._asdict() for prediction in found]
+
+
+def size_of(found: Any) -> int:
+    """Return how many numbers or classes an answer has."""
+    if isinstance(found, np.ndarray):
+        return found.size
+    return sum(map(size_of, found)) if isinstance(found, list) else 1
+
+
+def text_of(found: Any) -> str:
+    """Return an answer as JSON, in pieces: while Python writes a piece, no other thread runs.
+
+    Raises
+    ------
+    ValueError
+        If a number is NaN or infinite, for which JSON has no text.
+    """
+    if isinstance(found, np.ndarray) and (found.ndim <= 1 or found.size <= SMALL):
+        found = found.tolist()
+    elif isinstance(found, (list, np.ndarray)):
+        return f"[{', '.join(map(text_of, found))}]"
+    try:
+        return json.dumps(found, allow_nan=False)
+    except ValueError as e:
+        raise ValueError(
+            "the outputs have NaN or infinite numbers, for which JSON has no text: the input is "
+            "perhaps much larger than the training data; scale it as in training"
+        ) from e
+
+
+def array_of_lists(content: Any, dtype: str) -> np.ndarray:
+    """Return nested lists as an array, in pieces, as `text_of` writes them."""
+    if not isinstance(content, list) or not content:
+        return np.asarray(content, dtype)
+    if isinstance(content[0], list):
+        return np.stack([array_of_lists(part, dtype) for part in content])
+    pieces = range(0, len(content), SMALL)
+    return np.concatenate([np.asarray(content[i : i + SMALL], dtype) for i in pieces])
 
 
 class Reader:
@@ -166,16 +285,24 @@ class Reader:
         The greatest number of samples of a request.
     max_seconds : float
         How long a client may take to send the body.
+    executor : Executor
+        Reads bodies that are not small.
     """
 
     def __init__(
-        self, predictor: Predictor, max_bytes: int, max_batch: int, max_seconds: float = 30
+        self,
+        predictor: Predictor,
+        max_bytes: int,
+        max_batch: int,
+        max_seconds: float,
+        executor: ThreadPoolExecutor,
     ) -> None:
         self.predictor = predictor
         self.inputs = predictor.card["inputs"]
         self.max_bytes = max_bytes
         self.max_batch = max_batch
         self.max_seconds = max_seconds
+        self.executor = executor
 
     async def read(self, request: Request) -> tuple[list[np.ndarray], bool]:
         """Return a batch for each input, and whether the request had a single sample."""
@@ -185,6 +312,13 @@ class Reader:
             message = f"the body took longer than {self.max_seconds:g} seconds: send it faster"
             raise HTTPException(408, message) from None
         kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+        if kind not in IMAGES and len(body) <= SMALL:
+            return self.arrays_of(body, kind)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.executor, self.arrays_of, body, kind)
+
+    def arrays_of(self, body: bytes, kind: str) -> tuple[list[np.ndarray], bool]:
+        """Return a batch for each input of a body, and whether it had a single sample."""
         try:
             if kind in IMAGES:
                 found = [self.image_of(body, IMAGES[kind])]
@@ -213,6 +347,7 @@ class Reader:
 
     def image_of(self, body: bytes, suffix: str) -> np.ndarray:
         """Return the input for an image, resized if it has another size than the model takes."""
+        self.check_image(body)
         with tempfile.NamedTemporaryFile(suffix=suffix) as file:
             file.write(body)
             file.flush()
@@ -221,6 +356,26 @@ class Reader:
             except ValueError as e:
                 message = str(e).replace(repr(file.name), "the image")
                 raise ValueError(message.replace(file.name, "the image")) from e
+
+    def check_image(self, body: bytes) -> None:
+        """Refuse what would take long to decode, by its header."""
+        from PIL import Image
+
+        *_, height, width = self.inputs[0]["shape"]
+        most = min(max(LEAST_PIXELS, PIXELS_PER_PIXEL * height * width), MOST_PIXELS)
+        try:
+            with Image.open(io.BytesIO(body), formats=("JPEG", "PNG")) as image:
+                found = image.width * image.height
+        except Exception:  # `read_images` says what is wrong
+            return
+        if found > most:
+            raise HTTPException(
+                413,
+                f"the image has {found} pixels, the model takes {width} x {height} and this "
+                f"service reads up to {most}: send a smaller one",
+            )
+        if (scans := body.count(b"\xff\xda")) > MOST_SCANS:
+            raise HTTPException(413, f"the image has {scans} scans: save it as a plain JPEG")
 
     def array_of(self, body: bytes) -> np.ndarray:
         """Return the array of an .npy file; its header is compared with the bytes that follow."""
@@ -242,17 +397,32 @@ class Reader:
 
     def json_of(self, body: bytes) -> list[np.ndarray]:
         """Return the array of each input."""
+        is_small, numbers = len(body) <= SMALL, {}
+        if not is_small:
+            self.check_json(body)
+            # Calls of Python's, between which other threads run.
+            numbers = {"parse_float": lambda text: float(text), "parse_int": lambda text: int(text)}
         try:
-            content = json.loads(body)
+            content = json.loads(body, **numbers)
         except (ValueError, RecursionError) as e:
             raise ValueError(f"the body is no JSON ({e}): send an object of inputs") from e
         names = [spec["name"] for spec in self.inputs]
         if not isinstance(content, dict) or set(content) != set(names):
             raise ValueError(f"the body must be an object of the inputs {names}: name each of them")
         try:
-            return [np.asarray(content[spec["name"]], spec["dtype"]) for spec in self.inputs]
+            make = np.asarray if is_small else array_of_lists
+            return [make(content[spec["name"]], spec["dtype"]) for spec in self.inputs]
         except (ValueError, TypeError, OverflowError) as e:
             raise ValueError(f"an input is no array of numbers ({e}): send nested lists") from e
+
+    def check_json(self, body: bytes) -> None:
+        """Refuse a body with more lists than the largest batch has: they would take seconds."""
+        most = SMALL + sum(self.max_batch * int(np.prod(x["shape"][:-1])) for x in self.inputs) * 2
+        found = body.count(b"[") + body.count(b"{")
+        if found > most:
+            raise HTTPException(
+                413, f"the body has {found} lists, a batch has up to {most}: send fewer samples"
+            )
 
     def checked(self, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], bool]:
         """Return the arrays as batches, and whether they were a single sample."""
@@ -304,8 +474,9 @@ def shape_of(*sizes: Any) -> str:
 def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
     """Return the service of a model."""
     executor = ThreadPoolExecutor(1)  # one batch after the other: each uses all cores
+    others = ThreadPoolExecutor(2)  # read large bodies, write large answers
     limits = (executor, options.max_batch, options.max_wait / 1000, options.max_waiting)
-    reader = Reader(predictor, options.max_bytes, options.max_batch)
+    reader = Reader(predictor, options.max_bytes, options.max_batch, options.timeout, others)
 
     def classes(*arrays: np.ndarray) -> Any:
         return predictor.classes(*arrays, top=options.top)
@@ -316,18 +487,34 @@ def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
     }
 
     async def answer(request: Request) -> Response:
-        arrays, is_sample = await reader.read(request)
+        try:
+            arrays, is_sample = await reader.read(request)
+        except ClientDisconnect:
+            return Response(status_code=499)  # as nginx writes it into its log: nobody reads it
         try:
             found = await batchers[request.url.path].answer(arrays, is_sample)
+            if size_of(found) <= SMALL:
+                text = text_of(found)
+            else:
+                text = await asyncio.get_running_loop().run_in_executor(others, text_of, found)
         except (ValueError, TypeError) as e:
             raise HTTPException(422, str(e)) from e
         name = request.url.path[1:]
-        return Response(json.dumps({name: found}), media_type="application/json")
+        return Response(f'{{"{name}": {text}}}', media_type="application/json")
+
+    files = json.dumps(predictor.card["files"], sort_keys=True).encode()
+    # Which of several exports it is.
+    model = {
+        "date": predictor.card.get("date"),
+        "versions": predictor.card.get("versions"),
+        "sha256": hashlib.sha256(files).hexdigest(),
+    }
 
     async def health() -> dict[str, Any]:
         return {
             "status": "ok",
             "engine": predictor.engine,
+            "model": model,
             "inputs": predictor.card["inputs"],
             "class_names": predictor.card["class_names"],
             "waiting": sum(batcher.queue.qsize() for batcher in batchers.values()),
@@ -340,6 +527,7 @@ def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
         for task in tasks:  # no request is left: uvicorn has waited for them
             task.cancel()
         executor.shutdown()
+        others.shutdown()
 
     app = FastAPI(title="gluon_svrg", lifespan=lifespan)
     app.add_api_route("/health", health, methods=["GET"])
@@ -369,7 +557,34 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--max-bytes", type=positive, default=2**24, help="of a request; then a 413"
     )
+    parser.add_argument(
+        "--timeout", type=positive_seconds, default=30, help="seconds that a client may take"
+    )
     return parser.parse_args(arguments)
+
+
+def positive_seconds(text: str) -> float:
+    """Read an option that is a time."""
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < float("inf"):
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+
+
+def connection_limit() -> int:
+    """Return how many connections there may be: half of the descriptors are for other files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(soft, 2**14) // 2)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; clients that connect at the same moment wait in the system's queue."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Make the queue long again, which uvicorn has made as long as asyncio accepts at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(2048)
 
 
 def end(reason: str) -> NoReturn:
@@ -398,15 +613,20 @@ def main() -> None:
         predictor(*(np.zeros((size, *x["shape"]), x["dtype"]) for x in predictor.card["inputs"]))
     host, port = listener.getsockname()[:2]
     print(f"http://{host}:{port} by {predictor.engine}: {predictor.engine_reason}", flush=True)
+    Connection.max_seconds, Connection.max_connections = options.timeout, connection_limit()
     config = uvicorn.Config(
         make_app(predictor, options),
+        http=Connection,
+        ws="none",
         access_log=False,
-        log_level="warning",
-        timeout_keep_alive=30,
+        log_level="error",  # no line for each client that makes a mistake
+        # asyncio accepts so many connections at once, before the first of them can be closed.
+        backlog=max(1, Connection.max_connections // 8),
+        timeout_keep_alive=math.ceil(options.timeout),
         timeout_graceful_shutdown=30,
     )
     with suppress(KeyboardInterrupt):  # uvicorn passes it on after its last answer
-        uvicorn.Server(config).run(sockets=[listener])
+        Server(config).run(sockets=[listener])
 
 
 if __name__ == "__main__":

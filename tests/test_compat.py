@@ -223,6 +223,15 @@ def test_mxnet_is_imported_without_what_is_slow_and_has_it_when_it_is_used():
     assert result.stdout.splitlines() == lines, result.stderr
 
 
+@pytest.mark.parametrize("before", ["", "import faulthandler; faulthandler.enable()"])
+def test_a_segmentation_fault_is_seen_from_outside(before):
+    """MXNet's own handler would end the process by exit(255)."""
+    crash = "import os; os.kill(os.getpid(), 11)"
+    result = python(f"{before}\nimport gluon_svrg, mxnet; {crash}", PYTHONWARNINGS="ignore")
+    assert result.returncode == -11
+    assert ("Fatal Python error: Segmentation fault" in result.stderr) == bool(before)
+
+
 def test_mxnet_takes_what_is_slow_where_it_is_there_already():
     code = f"import sklearn.base, scipy.stats, gluon_svrg\n{FIRST}"
     result = python(code + "print(mx.test_utils.ss is scipy.stats)")

@@ -2,6 +2,7 @@
 
 import gluon_svrg as gs
 import mxnet as mx
+import numpy as np
 import problems
 import pytest
 from gluon_svrg import events
@@ -162,6 +163,71 @@ def test_ctrl_c_is_an_exception_too():
     with pytest.raises(KeyboardInterrupt):
         run([listener])
     assert listener.heard[-1] == "exception_raised"
+
+
+class Interrupts(*events.EVENTS.values()):
+    """Raises at an event, and again when it is told of that."""
+
+    def __init__(self, event, first, second, priority):
+        self.event, self.first, self.second, self.priority = event, first, second, priority
+
+
+def _interrupts(name):
+    def hear(self, estimator, *args, **kwargs):
+        if name == "exception_raised":
+            raise self.second
+        if name == self.event:
+            raise self.first
+
+    return hear
+
+
+for name in events.EVENTS:
+    setattr(Interrupts, name, _interrupts(name))
+
+
+@pytest.mark.parametrize("event", [name for name in events.EVENTS if name != "exception_raised"])
+@pytest.mark.parametrize("second", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("first", [KeyboardInterrupt, ValueError])
+def test_every_handler_is_told_of_the_end_however_often_it_is_interrupted(event, first, second):
+    one = Interrupts(event, first("first"), second("second"), -1e9)
+    other = Interrupts(event, first("of other"), second("third"), 1e9)
+    before, between, after = (Listener() for _ in range(3))
+    before.priority, after.priority = -2e9, 2e9
+    with pytest.raises(second, match="third"):  # the last
+        run([one, between, other, before, after])
+    for listener in (before, between, after):
+        assert listener.heard.count("exception_raised") == 1
+
+
+@pytest.mark.parametrize("second", [KeyboardInterrupt, SystemExit])
+def test_after_two_interruptions_the_next_fit_is_as_the_first(second):
+    """With handlers that hold something during a run."""
+    weights = []
+    for is_interrupted in (False, True):
+        problem = problems.make("softmax")
+        trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.05})
+        estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+        x, y = (np.concatenate(arrays) for arrays in zip(*problem.batches, strict=True))
+        data = gs.data.ArrayLoader(x, y, batch_size=4, shuffle=True, seed=1)
+        before = problems.weights_of(problem.net)
+        if is_interrupted:
+            for event in ("epoch_begin", "gradient_ready", "batch_end", "epoch_end"):
+                handlers = [Interrupts(event, KeyboardInterrupt(), second(), -1e9)]
+                handlers += [gs.SVRGHandler(), gs.EMAHandler(0.9), gs.VarianceHandler(batches=2)]
+                with pytest.raises(second):
+                    estimator.fit(data, epochs=1, event_handlers=handlers)
+                assert trainer.full_gradient is None
+                assert data.locked_draw is None
+                assert estimator.train_data is None
+                assert not hasattr(estimator, "data")
+            for param, array in zip(problem.net.collect_params().values(), before, strict=True):
+                param.set_data(mx.nd.array(array, dtype=array.dtype))
+        gs.seed_everything(0)
+        fresh = [gs.SVRGHandler(), gs.EMAHandler(0.9)]
+        estimator.fit(data, epochs=2, event_handlers=fresh)
+        weights.append(problems.weights_of(problem.net))
+    assert problems.same(*weights)
 
 
 @pytest.mark.parametrize("event", ["batch_end", "epoch_end"])

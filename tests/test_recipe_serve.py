@@ -1,14 +1,19 @@
 """recipes/serve.py, asked by real clients over HTTP."""
 
+import hashlib
 import io
 import json
 import os
 import re
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,12 +60,14 @@ def samples():
 
 
 @contextmanager
-def served(model, *options):
-    """The process of the service, and its address."""
+def served(model, *options, descriptors=1024):
+    """The process of the service, and its address. It may have so many files open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(model), "--port", "0", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard)),
     ) as process:  # fmt: skip
         try:
             line = process.stdout.readline()
@@ -69,7 +76,7 @@ def served(model, *options):
         finally:
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=30)
-    assert "Traceback" not in errors
+    assert errors == ""  # no line for what a client does
     assert process.returncode in (0, -signal.SIGTERM)
 
 
@@ -117,6 +124,11 @@ def test_each_engine(engine, model, samples):
     assert health["status"] == "ok"
     assert health["engine"] == engine
     assert health["class_names"] == ["ant", "bee", "cat"]
+    card = json.loads((model / "model.json").read_text())
+    assert health["model"]["date"] == card["date"]
+    assert health["model"]["versions"] == card["versions"]
+    files = json.dumps(card["files"], sort_keys=True).encode()
+    assert health["model"]["sha256"] == hashlib.sha256(files).hexdigest()
     assert status == 200
     expected = deploy.Predictor(model, engine="mxnet")(samples)
     np.testing.assert_allclose(answer["predict"], expected, rtol=1e-4, atol=1e-5)
@@ -300,6 +312,322 @@ def test_several_inputs_and_nested_outputs(tmp_path):
         assert status == 422
         assert "which are not classes" in answer["detail"]
         connection.close()
+
+
+# --- Slow clients, and those that leave ---------------------------------------------------------
+
+HEAD = b"POST /predict HTTP/1.1\r\nHost: x\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A model whose answer to one request is larger than what a system keeps for a reader."""
+    net = nn.Dense(20_000, in_units=2)
+    net.initialize()
+    path = tmp_path_factory.mktemp("models") / "wide"
+    return deploy.export(net, path, np.ones((2, 2), "float32"))
+
+
+def of_many():
+    body = npy(np.ones((64, 2), "float32"))
+    kind = b"Content-Type: application/x-npy\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return HEAD + kind + body
+
+
+# What a slow client sends, and whether it is answered before it is given up.
+SLOW = {
+    "nothing": (b"", None),
+    "half a header": (HEAD, None),
+    "half a body": (HEAD + b"Content-Length: 9\r\n\r\n{", 408),
+    "half a chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{", 408),
+    "a body that nobody reads": (
+        HEALTH.replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\n{"),
+        200,
+    ),
+    "nothing more": (HEALTH, 200),
+    "half a second header": (HEALTH + HEAD, 200),
+    "no reading": (of_many(), None),
+    "no reading of several": (of_many() * 3, None),
+}
+
+
+def slow_client(url, name):
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(20)
+    address, _, port = url.removeprefix("http://").partition(":")
+    client.connect((address, int(port)))
+    client.sendall(SLOW[name][0])
+    return client
+
+
+def files_of(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+def until_stable(process):
+    """The number of its files when the connections of a moment ago are closed."""
+    before = None
+    while (now := files_of(process)) != before:
+        before = now
+        time.sleep(0.2)
+    return now
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_client_is_given_up(name, wide):
+    with served(wide, "--timeout", "1") as (process, url):
+        assert ask_once(url, np.ones(2, "float32"))[0] == 200
+        before = until_stable(process)
+        begin = time.monotonic()
+        with slow_client(url, name) as client:
+            while time.monotonic() - begin < 0.7:  # it is not given up before its time
+                time.sleep(0.05)
+            assert files_of(process) == before + 1
+            end = time.monotonic() + 20
+            while files_of(process) > before:
+                assert time.monotonic() < end, "the connection is still there"
+                time.sleep(0.05)
+            if not name.startswith("no reading"):
+                answer = b""
+                try:
+                    while more := client.recv(65536):
+                        answer += more
+                except ConnectionResetError:
+                    pass
+                wanted = SLOW[name][1]
+                assert answer[9:12].decode() == ("" if wanted is None else str(wanted))
+        assert ask_once(url, np.ones(2, "float32"))[0] == 200
+
+
+def test_a_client_that_sends_slowly_but_in_time(model, samples):
+    expected = deploy.Predictor(model)(samples[0])
+    body = npy(samples[0])
+    head = HEAD + b"Content-Type: application/x-npy\r\nContent-Length: %d\r\n" % len(body)
+    with served(model, "--timeout", "2") as (_, url):
+        address, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((address, int(port)), timeout=20) as client:
+            for part in (head, b"Connection: close\r\n\r\n", body[:500], body[500:]):
+                time.sleep(0.6)
+                client.sendall(part)
+            answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    found = json.loads(answer.partition(b"\r\n\r\n")[2])["predict"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SLOW if not name.startswith("no reading")])
+def test_more_slow_clients_than_files_keep_nobody_else_out(name, model, samples):
+    expected = deploy.Predictor(model, engine="mxnet")(samples)
+    with served(model, descriptors=256) as (process, url):
+        held = [slow_client(url, name) for _ in range(300)]
+        latencies, answers, errors = load(url, samples, clients=16, seconds=1)
+        assert files_of(process) < 200
+        for client in held:
+            client.close()
+    assert errors == []
+    assert len(answers) >= 16
+    assert max(latencies) < 5
+    for index, outputs in answers:
+        np.testing.assert_allclose(outputs, expected[index], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_clients_that_leave_cost_no_line(name, wide):
+    with served(wide) as (process, url):
+        assert ask_once(url, np.ones(2, "float32"))[0] == 200
+        before = until_stable(process)
+        for _ in range(10):
+            slow_client(url, name).close()
+        assert ask_once(url, np.ones(2, "float32"))[0] == 200
+        end = time.monotonic() + 20
+        while files_of(process) > before:
+            assert time.monotonic() < end, "a connection is still there"
+            time.sleep(0.05)
+
+
+# --- What takes long to read or to write --------------------------------------------------------
+
+
+def png(width, height):
+    """A large image of few bytes."""
+
+    def part(kind, content):
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    packed = zlib.compressobj(9)
+    row = bytes(1 + 3 * width)
+    rows = b"".join(packed.compress(row) for _ in range(height)) + packed.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(part(*one) for one in parts)
+
+
+def numbers(text):
+    return b'{"data": [' + (text + b",") * (2**24 // (len(text) + 1) - 20) + text + b"]}"
+
+
+LONG = {
+    "pixels": (
+        "image/png",
+        lambda: png(1100, 1100),
+        413,
+        "has 1210000 pixels, the model takes 16 x",
+    ),
+    "many pixels": (
+        "image/png",
+        lambda: png(9400, 9400),
+        413,
+        "pixels, the model takes 16 x 16 and",
+    ),
+    "as many pixels as are read": ("image/png", lambda: png(1024, 1024), 200, ""),
+    "scans": ("image/jpeg", lambda: jpeg() + b"\xff\xda" * 200, 413, "scans: save it as a plain"),
+    "integers": (JSON, lambda: numbers(b"1"), 422, "data must have the shape"),
+    "floats": (JSON, lambda: numbers(b"0.123456"), 422, "data must have the shape"),
+    "lists": (JSON, lambda: numbers(b"[]"), 413, "lists, a batch has up to .*: send fewer samples"),
+    "dicts": (JSON, lambda: numbers(b"{}"), 413, "lists, a batch has up to .*: send fewer samples"),
+    "rows": (JSON, lambda: numbers(b"[" + b"0.5," * 999 + b"1]"), 422, "must have the shape"),
+    "a batch": (
+        "application/x-npy",
+        lambda: npy(np.zeros((64, 3, 16, 16))),
+        200,
+        "",
+    ),
+}
+
+
+def jpeg():
+    file = io.BytesIO()
+    image = pytest.importorskip("PIL.Image")
+    image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(file, "JPEG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_what_takes_long_keeps_nobody_waiting(name, model):
+    pytest.importorskip("PIL.Image")
+    kind, make, code, message = LONG[name]
+    body, found, waits = make(), [], []
+    with served(model, "--max-bytes", str(2**24)) as (_, url):
+
+        def ask():
+            connection = connect(url)
+            found.append(post(connection, "/predict", body, kind))
+            connection.close()
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection = connect(url)
+        while thread.is_alive() or not waits:
+            begin = time.monotonic()
+            connection.request("GET", "/health")
+            assert connection.getresponse().read()
+            waits.append(time.monotonic() - begin)
+            time.sleep(0.01)
+        thread.join()
+        connection.close()
+    ((status, answer),) = found
+    assert status == code, answer
+    assert re.search(message, answer.get("detail", ""))
+    assert max(waits) < 0.5
+
+
+def test_a_large_answer_keeps_nobody_waiting(wide):
+    with served(wide) as (_, url):
+        expected = deploy.Predictor(wide)(np.ones((64, 2), "float32"))
+        found, waits = [], []
+
+        def ask():
+            found.append(ask_once(url, np.ones((64, 2), "float32")))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection = connect(url)
+        while thread.is_alive() or not waits:
+            begin = time.monotonic()
+            connection.request("GET", "/health")
+            assert connection.getresponse().read()
+            waits.append(time.monotonic() - begin)
+            time.sleep(0.01)
+        thread.join()
+        connection.close()
+    ((status, answer),) = found
+    assert status == 200
+    np.testing.assert_allclose(answer["predict"], expected, rtol=1e-4, atol=1e-5)
+    assert max(waits) < 0.5
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (40, 3, 16, 16)])
+def test_a_large_body_of_json_is_read_right(shape, model):
+    array = np.random.default_rng(5).normal(size=shape).astype("float32")
+    text = json.dumps({"data": array.tolist()}, indent=8 if len(shape) == 3 else None)
+    text = text + " " * 70_000  # above what is read at once
+    with served(model) as (_, url):
+        connection = connect(url)
+        status, answer = post(connection, "/predict", text, JSON)
+        connection.close()
+    assert status == 200
+    expected = deploy.Predictor(model)(array)
+    np.testing.assert_allclose(answer["predict"], expected, rtol=1e-4, atol=1e-5)
+
+
+# --- What is no number --------------------------------------------------------------------------
+
+
+class NotFinite(gluon.HybridBlock):
+    """Finite for small inputs: beside a dense layer an overflow, its difference, and integers."""
+
+    def hybrid_forward(self, F, x):
+        product = x * x
+        return product, (product - product, F.cast(x * 0 + 1, "int32"))
+
+
+@pytest.mark.parametrize("count", [None, 1, 3])
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e30])
+def test_outputs_that_are_not_finite_are_refused(value, count, tmp_path):
+    net = NotFinite()
+    model = deploy.export(net, tmp_path / "model", np.ones((2, 4), "float32"))
+    bad = np.zeros((count or 1, 4), "float32")
+    bad[-1, 2] = value
+    bad, good = (bad if count else bad[0]), np.full(4, 2, "float32")
+    found = {}
+    with served(model, "--max-wait", "300") as (_, url):
+
+        def ask(name, array):
+            found[name] = ask_once(url, array)
+
+        threads = [
+            threading.Thread(target=ask, args=pair)
+            for pair in (("first", good), ("bad", bad), ("last", good))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        body = json.dumps({"data": bad.tolist()})
+        connection = connect(url)
+        assert post(connection, "/predict", body, JSON)[0] == 422
+        connection.close()
+    status, answer = found["bad"]
+    assert status == 422
+    assert re.search("NaN or infinite .*: the input is perhaps .*; scale it", answer["detail"])
+    for name in ("first", "last"):  # those of the same batch
+        status, answer = found[name]
+        assert status == 200
+        assert answer["predict"] == [[4.0] * 4, [[0.0] * 4, [1] * 4]]
+
+
+@pytest.mark.parametrize("count", [None, 3])
+def test_probabilities_that_are_not_finite_are_refused(connection, count):
+    bad = np.full((3, 16, 16), 3e38, "float32")
+    bad[1] = -3e38
+    bad = bad if count is None else np.stack([np.zeros_like(bad)] * 2 + [bad])
+    for path in ("/predict", "/classes"):
+        status, answer = post(connection, path, npy(bad))
+        assert status == 422
+        assert "NaN or infinite numbers" in answer["detail"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])

@@ -32,9 +32,10 @@ class DirectoryLock:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: int | None = None
+        self._acquired: os.stat_result | None = None
 
-    def acquire(self) -> None:
-        """Lock the directory.
+    def acquire(self) -> OSError | None:
+        """Lock the directory; return why that is not possible (a file system without locks).
 
         Raises
         ------
@@ -51,14 +52,26 @@ class DirectoryLock:
                 f"directory {fspath(self._folder)!r} is in use by another run, which is still "
                 "going on: give each run a directory of its own"
             ) from None
-        except OSError:  # a file system without locks
+        except OSError as error:
+            self._acquired = os.fstat(lock)
             os.close(lock)
-            return
+            return error
+        self._acquired = os.fstat(lock)
         self._lock = lock
         _locks.add(lock)
+        return None
+
+    def is_of_folder(self) -> bool:
+        """Return whether the directory is still the one that was locked, and was not removed."""
+        try:
+            now = os.stat(self._folder)
+        except OSError:
+            return False
+        return self._acquired is not None and os.path.samestat(self._acquired, now)
 
     def release(self) -> None:
         """Let other runs write into the directory."""
+        self._acquired = None
         if self._lock is not None:
             if self._lock in _locks:  # else this is a process that was forked
                 _locks.remove(self._lock)

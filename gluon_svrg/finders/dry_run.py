@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -174,12 +174,12 @@ def without_trace(
             ):
                 return steps(DryRun(estimator, step, iterate_epoch, is_over.is_set))
 
-    task = _thread(process=os.getpid()).submit(in_thread)
+    thread = _thread(process=os.getpid())
     try:
-        return task.result()
+        return thread.submit(in_thread).result()
     finally:
         is_over.set()
-        wait([task])  # after Ctrl-C the thread still puts everything back
+        _wait_until_idle(thread)  # after Ctrl-C it still puts everything back
 
 
 @cache
@@ -189,6 +189,26 @@ def _thread(process: int) -> ThreadPoolExecutor:  # noqa: ARG001, a forked one h
     MXNet keeps about 5 MB for each thread that has drawn random numbers, until the process ends.
     """
     return ThreadPoolExecutor(1, "gluon_svrg.finders")
+
+
+def _wait_until_idle(thread: ThreadPoolExecutor) -> None:
+    """Wait until a pool of one thread has done all it was given; raise an interruption afterwards.
+
+    However often Ctrl-C is pressed: if the caller had control again before, the thread would write
+    into what the caller has trained meanwhile.
+    """
+    interruption: BaseException | None = None
+    is_idle = False
+    while not is_idle:
+        try:
+            thread.submit(bool).result()
+            is_idle = True
+        except RuntimeError:  # no thread can be started, so that none is at work
+            raise
+        except BaseException as error:
+            interruption = error
+    if interruption is not None:
+        raise interruption
 
 
 @contextmanager

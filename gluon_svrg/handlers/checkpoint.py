@@ -61,7 +61,8 @@ class CheckpointHandler(
     :class:`gluon_svrg.events.Stateful`. It is written under a temporary name, flushed and renamed,
     so there is never half a checkpoint; an old checkpoint is removed only after a newer one was
     written. If a checkpoint cannot be written (a full disk), the older ones stay, the log says so,
-    and the run continues.
+    and the run continues. A directory that is removed during the run is made again. On a file
+    system without locks, the log says that two runs in one directory are not told apart.
 
     Over several workers there is one checkpoint, written by worker 0; the others do not need the
     directory. It also holds the states in which the other workers differ, so the same number of
@@ -280,7 +281,13 @@ class CheckpointHandler(
     def _open_directory(self, estimator: Run) -> list[tuple[CheckpointKey, float | None]]:
         """Lock the directory; return its checkpoints and their values of the monitored figure."""
         self._make_directory()
-        self._lock.acquire()
+        if (why_not := self._lock.acquire()) is not None:
+            estimator.logger.warning(
+                "directory %r cannot be locked (%s): two runs that write into it at the same time "
+                "are not told apart; give each run a directory of its own",
+                fspath(self.directory),
+                why_not,
+            )
         storage.remove_temporary_files(self.directory)
         resumed_from = estimator.resumed_from
         if resumed_from and not is_inside(resumed_from, checkpoint_directories(estimator.handlers)):
@@ -314,16 +321,18 @@ class CheckpointHandler(
     ) -> bool:
         """Write a checkpoint; return whether that was possible."""
         try:
+            if not self._lock.is_of_folder():
+                self._make_directory_again(logger)
             storage.set_damaged_aside(self.directory / key.name, logger)
             storage.write(self.directory, key, files, about)
         except OSError as e:
             self._failed = f"{key.name}: {e}"
             logger.warning(
-                "the checkpoint %s cannot be written into %r (%s): the older ones stay, and the "
-                "run continues",
+                "the checkpoint %s cannot be written into %r (%s): %s, and the run continues",
                 key.name,
                 fspath(self.directory),
                 e,
+                "the older ones stay" if self._has_checkpoints() else "no older one is there",
             )
             return False
         self._failed = None
@@ -351,6 +360,29 @@ class CheckpointHandler(
                 f"directory {name!r} cannot be written ({e}): give a folder in which checkpoints "
                 "can be made"
             ) from e
+
+    def _make_directory_again(self, logger: logging.Logger) -> None:
+        """Make and lock the directory, which was removed or renamed during the run."""
+        self._make_directory()
+        self._lock.acquire()
+        if self._has_checkpoints():
+            self._lock.release()
+            raise FileExistsError(
+                f"directory {fspath(self.directory)!r} was exchanged for one with checkpoints of "
+                "another run"
+            )
+        self._values = {}
+        logger.warning(
+            "directory %r was removed or renamed during the run: it is made again, without the "
+            "older checkpoints",
+            fspath(self.directory),
+        )
+
+    def _has_checkpoints(self) -> bool:
+        try:
+            return bool(storage.list_checkpoints(self.directory))
+        except OSError:
+            return False
 
     def _refuse_or_set_aside(
         self, path: Path, resumed_from: Checkpoint, logger: logging.Logger

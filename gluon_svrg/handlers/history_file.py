@@ -41,7 +41,9 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
 
     Numbers have all their digits. A figure that an epoch does not have, or that is NaN, is an empty
     cell of a CSV file; in JSON it is left out, or null. True and False are 1 and 0 in CSV. An
-    infinite value is ``inf`` in CSV and null in JSON, which has no other way to write it.
+    infinite value is ``inf`` in CSV and null in JSON, which has no other way to write it. Names and
+    texts are written as they are: a spreadsheet takes one that begins with ``=``, ``+``, ``-`` or
+    ``@`` as a formula, so give your metrics other names if you open the file in one.
 
     Parameters
     ----------

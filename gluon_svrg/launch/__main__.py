@@ -33,11 +33,11 @@ exit codes:
   2       an argument is not possible, or the script cannot be started
   69      too few hosts answer
   124     no step for --progress-timeout, and no restart left
-  130     ended by Ctrl-C; 143: by SIGTERM; 129: by SIGHUP
+  130     ended by Ctrl-C; 143: by SIGTERM; 138: by SIGUSR1; 129: by SIGHUP
   others  that of the worker that failed in the last start; 128 + N after signal N
 
-Ctrl-C and SIGTERM are handed to the workers once: with a CheckpointHandler they finish the batch,
-write a checkpoint and end. The second one ends everything at once."""
+Ctrl-C, SIGTERM and SIGUSR1 are handed to the workers once: with a CheckpointHandler they finish
+the batch, write a checkpoint and end. The second one ends everything at once."""
 
 
 def whole_number(name: str, least: int, reason: str) -> Callable[[str], int]:

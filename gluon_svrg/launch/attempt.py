@@ -176,7 +176,7 @@ class Attempt:
             f"{name_of(number)}: the workers are told, and stop after this batch; the same again "
             "ends them at once"
         )
-        # mpiexec hands these two to all workers; it kills them at SIGHUP.
+        # mpiexec hands the other three to all workers; it kills them at SIGHUP.
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 

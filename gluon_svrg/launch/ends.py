@@ -11,8 +11,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import faulthandler
+import fcntl
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -39,8 +41,21 @@ _LAST_WORDS = 10.0
 _INTERVAL = 0.02
 """Seconds between two looks whether all workers have come to the end."""
 _SHARED_MEMORY = Path("/dev/shm")
-# A script may redirect its own.
-_STANDARD_ERROR = os.dup(2) if SUPERVISED in os.environ else -1
+
+
+def _out_of_reach(descriptor: int) -> int:
+    """Return a copy of a descriptor whose number is too large for a script's `os.closerange`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        least = min(number for number in (soft, hard - 64, 1 << 14) if number > 0)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# A script may redirect or close its own.
+_STANDARD_ERROR = _out_of_reach(2) if SUPERVISED in os.environ else -1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)  # not in a child: loading takes locks
 
@@ -81,6 +96,17 @@ def initialise_mpi() -> ModuleType:
     finally:
         faulthandler.cancel_dump_traceback_later()
     return MPI
+
+
+def keep_connection() -> None:
+    """Keep the connection to mpiexec open if the script closes all descriptors; before MPI starts.
+
+    mpiexec takes its end for that of the worker, and kills all of them without a reason.
+    """
+    if "PMI_FD" in os.environ:
+        descriptor = int(os.environ["PMI_FD"])
+        os.environ["PMI_FD"] = str(_out_of_reach(descriptor))
+        os.close(descriptor)
 
 
 def connect(leave: Callable[[], None], abort: Callable[[str], None]) -> None:

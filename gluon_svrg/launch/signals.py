@@ -9,7 +9,7 @@ from types import FrameType
 
 
 class Signals:
-    """Records Ctrl-C, SIGTERM and SIGHUP, and makes a descriptor readable at any signal.
+    """Records Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, and makes a descriptor readable at any signal.
 
     The end of a child process is one, too, so that it is seen at once. A signal that is ignored
     when the supervisor starts stays ignored: ``nohup`` and shell scripts do that.
@@ -27,7 +27,7 @@ class Signals:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._note)
 

@@ -53,6 +53,7 @@ def _begin() -> None:
     try:
         if SUPERVISED in os.environ:
             ends.end_with(parent)
+            ends.keep_connection()
         mpi = ends.initialise_mpi()
     except BaseException as error:
         if isinstance(error, ImportError):

@@ -35,7 +35,7 @@ class StopReason(Enum):
     REQUESTED = "stop() was called"
     NO_IMPROVEMENT = "the monitored figure improved no longer"
     NOT_FINITE = "a loss, a gradient or a monitored figure was NaN or infinite"
-    SIGNAL = "a signal (Ctrl-C or SIGTERM) asked to stop"
+    SIGNAL = "a signal (such as Ctrl-C or SIGTERM) asked to stop"
     TIME_LIMIT = "the time limit was reached"
 
 

@@ -4,10 +4,13 @@ import os
 import random
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import problems
 import pytest
 import runs
 from gluon_svrg.checkpoint.encoding import from_bytes
@@ -401,6 +404,51 @@ def test_ctrl_c_ends_the_steps_and_puts_everything_back():
         return everything(estimator)
 
     assert_same(run(True), run(False))
+
+
+class Slow(gs.BatchProcessor):
+    """Presses Ctrl-C in a batch that takes longer than the user's patience; notes its ends."""
+
+    def __init__(self, presses, number):
+        self.presses = presses
+        self.number = number
+        self.ended = []
+
+    def fit_batch(self, estimator, *args, **kwargs):
+        outputs = super().fit_batch(estimator, *args, **kwargs)
+        if len(self.ended) == self.number:
+            for _ in range(self.presses):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+        self.ended.append(estimator)
+        return outputs
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_python_handles_sigint")
+@pytest.mark.parametrize("presses", [1, 2, 3])
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("find", [gs.find_learning_rate, gs.find_batch_size])
+def test_no_step_is_taken_after_control_has_returned(find, number, presses):
+    estimator, data = make_estimator(deferred=False), make_data()
+    before, ended = weights_of(estimator.net), []
+    estimator.batch_processor = Slow(presses, number)
+    ended = estimator.batch_processor.ended
+    with pytest.raises(KeyboardInterrupt):
+        find(estimator, data)
+    assert problems.same(weights_of(estimator.net), before)
+    steps_then, thread = len(ended), dry_run._thread(process=os.getpid())
+    assert thread._work_queue.empty()
+    thread.submit(int).result()
+    assert len(ended) == steps_then
+    assert problems.same(weights_of(estimator.net), before)
+
+
+def test_a_pool_that_starts_no_thread_is_not_waited_for():
+    pool = ThreadPoolExecutor(1)
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        dry_run._wait_until_idle(pool)
 
 
 def test_the_default_context_of_the_thread_that_calls():

@@ -1,12 +1,15 @@
 """CheckpointHandler: when it writes, what it keeps, and what it refuses."""
 
 import errno
+import fcntl
 import itertools
 import json
 import logging
 import os
 import platform
 import re
+import shutil
+import stat
 import tempfile
 
 import gluon_svrg as gs
@@ -15,9 +18,10 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.checkpoint import storage
+from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.storage import CheckpointKey
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import EpochBegin
+from gluon_svrg.events import EpochBegin, EpochEnd
 from gluon_svrg.run.position import Position, StopReason
 from gluon_svrg.workers import Single
 from mxnet import gluon
@@ -376,6 +380,135 @@ def test_the_directory_cannot_be_written(tmp_path, monkeypatch):
 def test_a_directory_without_permission(tmp_path):
     tmp_path.chmod(0o500)
     refuses(PermissionError, "cannot be written", gs.CheckpointHandler(tmp_path))
+
+
+class Does(EpochEnd):
+    """Does something at the end of an epoch, before the checkpoint."""
+
+    def __init__(self, epoch, action):
+        self.epoch = epoch
+        self.action = action
+
+    def epoch_end(self, estimator, *args, **kwargs):
+        if estimator.position.epoch == self.epoch:
+            self.action()
+
+
+def run_with(folder, action, epochs=4, **arguments):
+    handlers = [gs.CheckpointHandler(folder, **arguments), Does(1, action)]
+    gs.seed_everything(0)
+    return estimator_of().fit(BATCHES, epochs=epochs, event_handlers=handlers), handlers[0]
+
+
+def a_file(folder):
+    shutil.rmtree(folder)
+    folder.write_text("mine")
+
+
+def another_run(folder):
+    shutil.rmtree(folder)
+    fit(gs.CheckpointHandler(folder), epochs=1)
+
+
+LOSSES = {
+    "removed": (shutil.rmtree, "was removed or renamed during the run: it is made again, without"),
+    "renamed": (
+        lambda folder: folder.rename(folder.with_name("elsewhere")),
+        "was removed or renamed during the run: it is made again, without the older checkpoints",
+    ),
+    "removed with those above": (lambda folder: shutil.rmtree(folder.parent), "it is made again"),
+    "empty": (lambda folder: [shutil.rmtree(path) for path in folder.iterdir()], None),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_directory_that_is_lost_in_mid_run_is_made_again(name, tmp_path, caplog):
+    lose, message = LOSSES[name]
+    folder = tmp_path / "above" / "run"
+    with caplog.at_level(logging.WARNING, "test_checkpoint_handler"):
+        result, handler = run_with(folder, lambda: lose(folder), monitor="training loss")
+    assert result.stop_reason is StopReason.EPOCHS_DONE
+    assert names_in(folder) == ["epoch-2-batch-6", "epoch-3-batch-9", "epoch-4-batch-12"]
+    assert [message in line for line in caplog.messages] == ([] if message is None else [True])
+    assert handler.best is None or handler.best.is_dir() or name == "empty"
+    fit(gs.CheckpointHandler(folder), epochs=5, resume="auto")
+
+
+@pytest.mark.parametrize(
+    ("lose", "message"),
+    [
+        (a_file, "is a file: give a folder for the checkpoints): no older one is there, and the"),
+        (another_run, "was exchanged for one with checkpoints of another run): the older ones st"),
+    ],
+)
+def test_what_is_not_the_runs_own_is_left_alone(lose, message, tmp_path, caplog):
+    folder = tmp_path / "run"
+    with caplog.at_level(logging.WARNING, "test_checkpoint_handler"):
+        result, _ = run_with(folder, lambda: lose(folder))
+    assert result.stop_reason is StopReason.EPOCHS_DONE
+    assert sum(message in line for line in caplog.messages) == 3  # at each checkpoint
+    if lose is a_file:
+        assert folder.read_text() == "mine"
+    else:
+        assert names_in(folder) == ["epoch-1-batch-3"]
+
+
+def test_a_directory_that_another_run_has_made_meanwhile(tmp_path, caplog):
+    folder, other = tmp_path / "run", DirectoryLock(tmp_path / "run")
+
+    def lose():
+        shutil.rmtree(folder)
+        folder.mkdir()
+        other.acquire()
+
+    with caplog.at_level(logging.WARNING, "test_checkpoint_handler"):
+        run_with(folder, lose)
+    other.release()
+    line = "is in use by another run, which is still going on: give each run .*: no older one is"
+    assert sum(re.search(line, text) is not None for text in caplog.messages) == 3
+    assert names_in(folder) == []
+
+
+@pytest.mark.parametrize("name", ["ENOLCK", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EINVAL", "EIO"])
+def test_a_file_system_without_locks(name, tmp_path, monkeypatch, caplog):
+    """One sentence says what is lost by it; all else is as ever."""
+    number = getattr(errno, name)
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    fit(gs.CheckpointHandler(tmp_path / "with"), epochs=3)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with caplog.at_level(logging.WARNING, "test_checkpoint_handler"):
+        fit(gs.CheckpointHandler(tmp_path / "without"), epochs=3)
+    (line,) = caplog.messages
+    assert re.search(
+        rf"without' cannot be locked \(\[Errno {number}\] .*\): two runs that write into it at the "
+        "same time are not told apart; give each run a directory of its own",
+        line,
+    )
+    assert names_in(tmp_path / "without") == names_in(tmp_path / "with")
+    fit(gs.CheckpointHandler(tmp_path / "without"), epochs=4, resume="auto")
+    caplog.clear()
+    _, _ = run_with(tmp_path / "lost", lambda: shutil.rmtree(tmp_path / "lost"))
+    assert names_in(tmp_path / "lost") == ["epoch-2-batch-6", "epoch-3-batch-9", "epoch-4-batch-12"]
+    assert sum("cannot be locked" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("name", ["EINVAL", "EBADF", "ENOTSUP"])
+def test_a_file_system_that_flushes_no_folders(name, tmp_path, monkeypatch, caplog):
+    number, fsync = getattr(errno, name), os.fsync
+
+    def of_files_only(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files_only)
+    with caplog.at_level(logging.WARNING, "test_checkpoint_handler"):
+        fit(gs.CheckpointHandler(tmp_path), epochs=2)
+    assert names_in(tmp_path) == ["epoch-1-batch-3", "epoch-2-batch-6"]
+    assert caplog.messages == []
 
 
 def test_what_is_there_already(tmp_path):

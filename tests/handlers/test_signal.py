@@ -1,5 +1,6 @@
 """SignalHandler: real signals, from this process to itself."""
 
+import faulthandler
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from gluon_svrg.checkpoint import storage
 from gluon_svrg.events import EVENTS
 from mxnet.gluon import nn
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 RNG = np.random.default_rng(0)
 BATCHES = [(RNG.normal(size=(4, 6)), RNG.integers(0, 3, 4)) for _ in range(3)]
 
@@ -99,7 +100,7 @@ def test_the_batch_is_finished_and_a_checkpoint_written(
     listener = Listener(event, batch, send(number), priority=10)  # after the SignalHandler
     with caplog.at_level(logging.WARNING, "test_signal"):
         result, _ = fit(listener, gs.CheckpointHandler(tmp_path), val_data=BATCHES)
-    name_and_way = ("Ctrl-C", "press") if number == signal.SIGINT else ("SIGTERM", "send")
+    name_and_way = ("Ctrl-C", "press") if number == signal.SIGINT else (number.name, "send")
     line = "{}: stopping after this batch; {} it again to stop at once".format(*name_and_way)
     assert caplog.messages == [line]
     assert result.stop_reason is gs.StopReason.SIGNAL
@@ -235,3 +236,95 @@ def test_a_handler_that_python_did_not_install():
     handler._before = {signal.SIGTERM: None}
     handler.train_end(None)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+# --- The argument ---------------------------------------------------------------------------------
+
+CATCHABLE = sorted(
+    signal.valid_signals()
+    - {signal.SIGKILL, signal.SIGSTOP}
+    - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+    - {32, 33}  # glibc keeps these for its threads
+)
+
+
+@pytest.mark.parametrize("number", CATCHABLE, ids=str)
+def test_every_signal_that_can_be_handled(number, tmp_path):
+    before = signal.getsignal(number)
+    listener = Listener("gradient_ready", 1, send(number))
+    handlers = [gs.SignalHandler(signals=[number]), gs.CheckpointHandler(tmp_path)]
+    result, _ = fit(listener, *handlers)
+    assert result.stop_reason is gs.StopReason.SIGNAL
+    assert listener.batches == 2
+    assert (tmp_path / "epoch-0-batch-2").is_dir()
+    assert signal.getsignal(number) == before
+
+
+def test_only_the_signals_that_were_given(at_rest):
+    seen = []
+    listener = Listener("batch_end", 1, lambda: seen.append(installed()))
+    fit(listener, gs.SignalHandler(signals=[signal.SIGTERM]), epochs=1)
+    changed = {number for number in SIGNALS if seen[0][number] is not at_rest[number]}
+    assert changed == {signal.SIGTERM}
+    assert installed() == at_rest
+
+
+WRONG_SIGNALS = {
+    "one": (signal.SIGTERM, TypeError, r"a list of signals, got <Signals.SIGTERM: 15>: give a lis"),
+    "a name": (
+        "SIGTERM",
+        TypeError,
+        r"a list of signals, got 'SIGTERM': give a list such as \[sig",
+    ),
+    "names": (["SIGTERM"], TypeError, r"must hold signals, got 'SIGTERM': give a list"),
+    "a bool": ([True], TypeError, r"must hold signals, got True: give a list"),
+    "a float": ([15.0], TypeError, r"must hold signals, got 15.0: give a list"),
+    "none at all": ([], ValueError, r"signals is empty, so that no signal would end the run: give"),
+    "too small": ([0], ValueError, r"has 0, which is no signal of this system: give"),
+    "too large": ([65], ValueError, r"has 65, which is no signal of this system: give"),
+    **{
+        name: ([getattr(signal, name)], ValueError, rf"has {name}, after which no run can .*: give")
+        for name in ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SIGNALS)
+def test_signals_that_cannot_be(name):
+    signals, error, message = WRONG_SIGNALS[name]
+    with pytest.raises(error, match=message):
+        gs.SignalHandler(signals=signals)
+
+
+def by_python():
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)
+
+
+def ignored():
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def by_c():
+    faulthandler.register(signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("install", [by_python, ignored, by_c])
+def test_a_sigusr1_that_is_somebodys_already_stays_so(install, at_rest, tmp_path, capfd):
+    """By default; the other signals still end the run."""
+    install()
+    try:
+        listener = Listener("gradient_ready", 4, send(signal.SIGUSR1))
+        result, _ = fit(listener, gs.CheckpointHandler(tmp_path / "default"))
+        assert result.stop_reason is gs.StopReason.EPOCHS_DONE
+        assert ("Current thread" in capfd.readouterr().err) == (install is by_c)
+        listener = Listener("gradient_ready", 4, send(signal.SIGTERM))
+        result, _ = fit(listener, gs.CheckpointHandler(tmp_path / "other"))
+        assert result.stop_reason is gs.StopReason.SIGNAL
+    finally:
+        faulthandler.unregister(signal.SIGUSR1)
+    before = signal.getsignal(signal.SIGUSR1)
+    listener = Listener("gradient_ready", 4, send(signal.SIGUSR1))
+    handler = gs.SignalHandler(signals=[signal.SIGUSR1])
+    result, _ = fit(listener, handler, gs.CheckpointHandler(tmp_path / "named"))
+    assert result.stop_reason is gs.StopReason.SIGNAL
+    assert signal.getsignal(signal.SIGUSR1) == before

@@ -217,6 +217,42 @@ def test_exit_code_and_sentence(script, text, code, said):
     assert re.search(said, cause(done)), done.err
 
 
+# Those that Python or MPI ignores or handles are left out, and those that stop a process.
+DEADLY = "QUIT ILL TRAP ABRT BUS FPE KILL SEGV USR2 ALRM TERM STKFLT XCPU VTALRM PROF IO PWR SYS"
+
+
+@pytest.mark.parametrize("name", DEADLY.split())
+def test_a_worker_that_a_signal_kills_is_named(script, name):
+    """With MXNet, which has a handler of its own for some."""
+    number = getattr(signal, f"SIG{name}")
+    path = script(
+        f"import gluon_svrg, mxnet\nmeet()\nif rank: os.kill(os.getpid(), {number})\ntime.sleep(60)"
+    )
+    done = run(path, "--max-restarts", 0, env={"OMP_NUM_THREADS": "1"})
+    assert done.code == 128 + number, done.err
+    assert re.search(rf"worker 1 \(process \d+\) was killed by SIG{name}", cause(done)), done.err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("closed", ["3, 1024", "0, 1024", "0, 3"])
+def test_a_worker_that_closes_all_descriptors_is_not_taken_for_another(script, closed, rank):
+    path = script(
+        f"""
+import numpy
+from mpi4py import MPI
+meet()
+if rank == {rank}: os.closerange({closed})
+for _ in range(5): MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, numpy.ones(100_000))
+meet()
+if rank == {rank}: raise ValueError("my own")
+time.sleep(60)
+"""
+    )
+    done = run(path, "--max-restarts", 0)
+    assert done.code not in (0, 137), done.err
+    assert re.search(rf"worker {rank} \(process \d+\)", cause(done)), done.err
+
+
 def test_everything_is_started_again(script):
     path = script(
         """
@@ -495,6 +531,7 @@ def end(number, _):
     sys.exit(0)
 signal.signal(signal.SIGINT, end)
 signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGUSR1, end)
 print("ready", os.getpid(), flush=True)
 for _ in range(600): time.sleep(0.1)
 """
@@ -517,6 +554,7 @@ def ready(launched, workers=2):
     [
         (signal.SIGINT, signal.SIGINT, 130),
         (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGUSR1, signal.SIGUSR1, 138),
         (signal.SIGHUP, signal.SIGTERM, 129),
     ],
 )

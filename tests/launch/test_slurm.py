@@ -194,7 +194,7 @@ def test_the_recipe_goes_back_into_the_queue(slurm, script, tmp_path):
     path = script(
         """
 told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
 meet()
 is_again = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 print("start", rank, "again" if is_again else "first", flush=True)

@@ -98,11 +98,12 @@ def test_a_worker_is_stopped(tmp_path, whole):
     assert told(tmp_path) == {whole}
 
 
-def test_ctrl_c_ends_all_at_one_batch_and_the_same_line_goes_on(tmp_path, whole):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 138)])
+def test_a_signal_ends_all_at_one_batch_and_the_same_line_goes_on(number, code, tmp_path, whole):
     with start(tmp_path) as launched:
         wait_for(launched, "phase checkpoint")
-        launched.process.send_signal(signal.SIGINT)
-        assert launched.finish() == 130, launched.out
+        launched.process.send_signal(number)
+        assert launched.finish() == code, launched.out
     (text,) = told(tmp_path)
     assert "a signal" in json.loads(text)["reason"]
     with start(tmp_path) as launched:

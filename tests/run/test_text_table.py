@@ -119,7 +119,7 @@ def test_a_result_in_a_notebook():
     result = gs.FitResult(gs.StopReason.SIGNAL, 1, History(rows(1, **{"training <b>": 1.0})))
     shown = result._repr_html_()
     assert shown.startswith(
-        "<p>FitResult: a signal (Ctrl-C or SIGTERM) asked to stop<br>1 epoch in"
+        "<p>FitResult: a signal (such as Ctrl-C or SIGTERM) asked to stop<br>1 epoch in"
     )
     assert "training &lt;b&gt; 1" in shown
     assert shown.endswith(result.history._repr_html_())
