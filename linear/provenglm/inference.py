@@ -55,6 +55,8 @@ def covariance(
     ValueError
         If the matrix is singular, or if there are no more samples than coefficients.
     """
+    counts = weight > 0  # at a row that is left out they may be infinite: 0 times them is NaN
+    residual, fisher = np.where(counts, residual, 0), np.where(counts, fisher, 1)
     workers = Workers(rows.shape[0] * rows.shape[1])
     with workers.running():
         information, center, total = _information(rows, weight * fisher, has_intercept, workers)
