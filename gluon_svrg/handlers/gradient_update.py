@@ -10,6 +10,7 @@ import numpy as np
 from gluon_svrg._mxnet import (
     as_legacy,
     has_gradient,
+    is_fresh,
     mark_fresh,
     scales_losses,
     step_scale,
@@ -62,7 +63,8 @@ class GradientUpdateHandler(
     ----------
     accumulate : int
         The number of batches whose gradients are added up for one step. The last step of an epoch
-        may have fewer. Above 1, ``grad_req`` is 'add' while `fit` runs.
+        may have fewer. Above 1, ``grad_req`` is 'add' while `fit` runs, also of layers that are
+        unfrozen during the run. Gradients with ``grad_req='add'`` are zero after each step.
     clip_norm : float, optional
         If the norm of the gradient (over all parameters) is greater, it is scaled down to this.
     clip_value : float, optional
@@ -117,7 +119,7 @@ class GradientUpdateHandler(
         self._workers: Workers = Single()
         self._is_single_process = True
         # The parameters whose gradients add up, and the grad_req that they had.
-        self._accumulated: list[tuple[gluon.Parameter, str]] = []
+        self._accumulated: dict[gluon.Parameter, str] = {}
         self._norm: NDArray | None = None
         self._squares = FusedFunction(_sum_of_squares)
         self._scale = FusedFunction(_scaled)
@@ -134,11 +136,17 @@ class GradientUpdateHandler(
         self._workers = require_workers(estimator)
         self._is_single_process = not self._workers.are_several
         self._norm = None
+        trained = trained_parameters(estimator.trainer)
+        self._accumulated = {param: "add" for param in trained if param.grad_req == "add"}
         if self.accumulate > 1:
             self._add_up(estimator.trainer)
+        if all(map(has_gradient, self._accumulated)):
+            self._zero_gradients()  # gradients from before this run do not count
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if enough batches have been accumulated."""
+        if self.accumulate > 1:
+            self._add_up(estimator.trainer)  # layers that a handler has unfrozen
         self._samples += sum(samples_of_loss(loss) for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
@@ -151,9 +159,10 @@ class GradientUpdateHandler(
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
-        for param, grad_req in self._accumulated:
-            param.grad_req = grad_req
-        self._accumulated = []
+        for param, grad_req in self._accumulated.items():
+            if param.grad_req == "add":  # else a handler has frozen it
+                param.grad_req = grad_req
+        self._accumulated = {}
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
@@ -213,12 +222,16 @@ class GradientUpdateHandler(
 
     def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
         """Return the parameters with gradients that have not been used yet, with their places."""
-        params = [param for param, _ in self._accumulated] if self._batches else []
+        params = [param for param in self._accumulated if param.grad_req != "null"]
+        if not self._batches:
+            params = []
         return list(zip(structural_names(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
-        trained = trained_parameters(trainer)
-        for param in trained:
+        """Let gradients add up from now on which do not yet; what they hold stays."""
+        for param in trained_parameters(trainer):
+            if param.grad_req == "add":
+                continue
             _, grad_stype = storage_types(param)
             if grad_stype != "default":
                 raise ValueError(
@@ -226,11 +239,15 @@ class GradientUpdateHandler(
                     "which cannot be added up over batches: make the layer with "
                     "sparse_grad=False, or accumulate=1"
                 )
-        self._accumulated = [(param, param.grad_req) for param in trained]
-        for param in trained:
-            param.grad_req = "add"
-        if all(has_gradient(param) for param in trained):
-            self._zero_gradients()  # gradients from before this run do not count
+            self._accumulated.setdefault(param, param.grad_req)
+            held = []
+            if has_gradient(param):
+                arrays = zip(param.list_data(), param.list_grad(), strict=True)
+                held = [(data, grad, is_fresh(data)) for data, grad in arrays]
+            param.grad_req = "add"  # makes new arrays, of zeros
+            for place, (data, grad, is_new) in enumerate(held):
+                grad.copyto(param.list_grad()[place])
+                mark_fresh(data, is_new)
 
     def _step(self, trainer: gluon.Trainer) -> None:
         if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
@@ -263,7 +280,7 @@ class GradientUpdateHandler(
             for grads in _gradients_of(trainer):
                 self._clip(grads, [grads], samples / step_scale(trainer))
             trainer.update(samples)
-        if self.accumulate > 1:
+        if self._accumulated:
             self._zero_gradients()
 
     def _clip_before_the_sum(self, trainer: gluon.Trainer, samples: int) -> None:
@@ -309,7 +326,8 @@ class GradientUpdateHandler(
         self._norm = norm
 
     def _zero_gradients(self) -> None:
-        for grads in by_device(param.list_grad() for param, _ in self._accumulated):
+        params = filter(has_gradient, self._accumulated)  # a handler may have frozen some
+        for grads in by_device(param.list_grad() for param in params):
             mx.nd.reset_arrays(*map(with_axis, grads), num_arrays=len(grads))
 
 
