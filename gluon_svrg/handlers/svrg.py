@@ -156,7 +156,9 @@ class SVRGHandler(
                 )
             lines.append(line)
         if self.gradient_table == "auto":
-            lines.append("gradient_table='auto' decides at the first snapshot, and logs what")
+            lines.append(
+                "the log of the first snapshot says whether gradient_table='auto' takes one"
+            )
         if self.start_epoch or self.stop_epoch is not None:
             last = "" if self.stop_epoch is None else f" to {self.stop_epoch - 1}"
             lines.append(
