@@ -10,6 +10,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg.arguments import explains_unknown
 from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, trainer_states
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
@@ -96,6 +97,12 @@ class SVRGTrainer(gluon.Trainer):
 
     data_are_divided: bool = False
 
+    @explains_unknown(
+        learning_rate="give optimizer_params={'learning_rate': 0.1}",
+        lr="give optimizer_params={'learning_rate': 0.1}",
+        wd="give optimizer_params={'learning_rate': 0.1, 'wd': 1e-4}",
+        momentum="give optimizer_params={'learning_rate': 0.1, 'momentum': 0.9}",
+    )
     def __init__(
         self,
         params: gluon.ParameterDict | Mapping[str, gluon.Parameter] | Sequence[gluon.Parameter],

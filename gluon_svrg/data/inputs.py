@@ -44,6 +44,12 @@ def batches_to_predict(data: object, batch_size: int | None) -> Iterator[Any]:
             "order, not in that of its arrays; give the arrays, or a loader with shuffle=False",
             stacklevel=3,
         )
+    if hasattr(data, "tocsr") or hasattr(data, "to_numpy"):  # SciPy's and pandas'
+        way = "toarray()" if hasattr(data, "tocsr") else "to_numpy()"
+        raise ValueError(
+            f"the data to predict must be an array, a dict of arrays, or batches, got a "
+            f"{type(data).__name__}: give data.{way}"
+        )
     return batches_of(data, "data")
 
 

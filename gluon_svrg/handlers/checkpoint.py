@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import has_shape
-from gluon_svrg.arguments import check_integer, check_periods
+from gluon_svrg.arguments import check_integer, check_periods, explains_unknown
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
@@ -102,6 +102,20 @@ class CheckpointHandler(
         If an argument is out of its range, or neither period is given.
     """
 
+    @explains_unknown(
+        dirpath="directory",
+        dirname="directory",
+        filepath="directory",
+        model_dir="directory",
+        epoch_period="every_n_epochs",
+        batch_period="every_n_batches",
+        every_n_train_steps="every_n_batches",
+        max_checkpoints="keep_last",
+        save_top_k="keep_best",
+        save_best="keep_best",
+        save_best_only="give monitor='validation loss': the best checkpoint is kept, too",
+        resume_from_checkpoint="give resume='auto' to fit",
+    )
     def __init__(
         self,
         directory: str | PathLike[str],

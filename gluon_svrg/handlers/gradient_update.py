@@ -18,7 +18,7 @@ from gluon_svrg._mxnet import (
     trained_parameters,
     updates_on_kvstore,
 )
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
@@ -91,6 +91,16 @@ class GradientUpdateHandler(
 
     state_key = "accumulation"
 
+    @explains_unknown(
+        accumulate_grad_batches="accumulate",
+        gradient_accumulation_steps="accumulate",
+        max_norm="clip_norm",
+        clipnorm="clip_norm",
+        global_clipnorm="clip_norm",
+        gradient_clip_val="clip_norm",
+        clipvalue="clip_value",
+        clip_gradient="clip_value",
+    )
     def __init__(
         self,
         accumulate: int = 1,

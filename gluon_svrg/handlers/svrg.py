@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.arguments import renamed, renamed_attribute
+from gluon_svrg.arguments import explains_unknown, renamed, renamed_attribute
 from gluon_svrg.checkpoint.optimizer_states import names_by_structure
 from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
@@ -93,6 +93,11 @@ class SVRGHandler(
     state_key = "svrg"
 
     @renamed(give_up_above="max_variance_ratio", look_again_every="recheck_every_n_epochs")
+    @explains_unknown(
+        alpha="coefficient",
+        snapshot_freq="update_freq",
+        every_n_epochs="update_freq",
+    )
     def __init__(
         self,
         update_freq: int = 1,

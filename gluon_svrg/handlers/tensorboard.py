@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Order, Run, TrainBegin, TrainEnd
 from gluon_svrg.run.position import require_estimator
 
@@ -57,6 +57,11 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
         If tensorboardX is not installed.
     """
 
+    @explains_unknown(
+        logdir="log_dir",
+        save_dir="log_dir",
+        update_freq="every_n_batches",
+    )
     def __init__(
         self,
         log_dir: str | PathLike[str],

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
-from gluon_svrg.arguments import check_finite
+from gluon_svrg.arguments import check_finite, no_argument
 from mxnet import ndarray as nd, optimizer as mxnet_optimizer
 from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
 from mxnet.ndarray import NDArray
@@ -441,10 +441,8 @@ def _check_arguments(optimizer: type[mxnet_optimizer.Optimizer], given: Mapping[
     for name in given:
         if name in known:
             continue
-        near = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
-        near = [each for each in near if each in known] or difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(dict.fromkeys(known))}"
-        raise TypeError(f"{optimizer.__name__} has no argument {name!r}: {hint}")
+        elsewhere = _ELSEWHERE if _ELSEWHERE.get(name) in known else {}
+        raise no_argument(optimizer.__name__, name, known, elsewhere)
 
 
 def _as_lists(indices: Any, weights: Any, grads: Any, states: Any) -> _Lists:

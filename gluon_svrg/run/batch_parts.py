@@ -90,8 +90,13 @@ def unpack_data(batch: object, net: gluon.Block) -> Any:
         data = batch[0]
     elif isinstance(batch, Mapping) and "label" not in batch:
         data = batch["data"] if set(batch) <= set(_KEYS) else batch
-    else:
+    elif isinstance(batch, (list, tuple, Mapping)) and len(batch) in (2, 3):
         data = _items_of(batch)[0]
+    else:
+        raise ValueError(
+            f"the data to predict must be an array, a dict of arrays, or batches, and a batch of "
+            f"them is {describe_value(batch)}: give the array itself, numpy.asarray(data)"
+        )
     data = _as_ndarrays(data, net)
     _check_arrays("data", data, is_needed=True)
     return data

@@ -240,7 +240,7 @@ def test_the_layer_that_cannot_be_hybridized_is_named(case, tmp_path):
     [
         (
             both(nn.Sequential, nn.Dense(1), Plain(prefix="p_")),
-            r"layer '1' \(Plain 'p'\) is a gluon.Block: make it a HybridBlock with a hybrid_forward",
+            r"layer '1' \(Plain 'p'\) is a gluon.Block: make it a HybridBlock with a hybrid_for",
         ),
         (
             both(nn.Sequential, nn.Dense(1)),
