@@ -32,6 +32,10 @@ _USE_ARRAY_LOADER = (
 )
 
 
+class CallError(ValueError):
+    """The network cannot be called with the data of a batch; the message has the way out."""
+
+
 class BatchParts(NamedTuple):
     """The parts of a batch: each an array, or arrays in tuples, lists and dicts.
 
@@ -146,16 +150,24 @@ def call_network(net: gluon.Block, data: object) -> Any:
         if not widths or "shape" not in str(error):
             raise
         reason = _mxnet.reason_of(error)
-        raise ValueError(
+        raise CallError(
             f"{type(net).__name__} cannot take CSR data with {widths[0]} columns ({reason}): all "
             "batches need the columns of its weights; give the matrices that width"
         ) from error
-    except TypeError as error:
-        if len(arguments) == 1:
+    except (TypeError, ValueError) as error:
+        inputs = _mxnet.inputs_of(net) if isinstance(net, gluon.SymbolBlock) else arguments
+        if len(inputs) != len(arguments):
+            raise CallError(
+                f"the SymbolBlock has {len(inputs)} inputs ({', '.join(inputs)}), and the data of "
+                f"a batch are {len(arguments)}: if an input is the label of an output layer, make "
+                "the block of the symbol before that layer, for example "
+                "gluon.SymbolBlock(symbol.get_internals()['fc1_output'], mx.sym.var('data'))"
+            ) from error
+        if len(arguments) == 1 or isinstance(error, ValueError):
             raise
-        raise ValueError(
+        raise CallError(
             f"{type(net).__name__} cannot be called with {len(arguments)} arrays ({error}): the "
-            "data of a batch are the network's arguments"
+            "data of a batch are the arguments of its forward; give as many arrays as it takes"
         ) from error
 
 
