@@ -9,6 +9,8 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -205,6 +207,13 @@ def check_number(
     if not (float(value) > least if above else float(value) >= least):
         raise ValueError(message)
     return float(value)
+
+
+def check_path(name: str, value: object, meaning: str) -> Path:
+    """Return `value`, a str or a path, as an absolute Path; raise TypeError if it is neither."""
+    if not isinstance(value, str | PathLike):
+        raise TypeError(f"{name} must be a str or a path, got {value!r}: {meaning}")
+    return Path(value).expanduser().absolute()
 
 
 def check_finite(

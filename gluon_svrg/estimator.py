@@ -155,6 +155,13 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         batch_processor: Any = None,
         cpu_tuning: bool = True,
     ) -> None:
+        if not isinstance(net, mx.gluon.Block):
+            raise TypeError(f"net must be a gluon.Block, got {net!r}: give the network itself")
+        if trainer is not None and not isinstance(trainer, mx.gluon.Trainer):
+            raise ValueError(
+                f"trainer must be a gluon.Trainer, got {trainer!r}: give gluon_svrg.SVRGTrainer("
+                "net.collect_params(), 'sgd', {'learning_rate': 0.1})"
+            )
         super().__init__(
             net,
             loss,
@@ -289,7 +296,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         check_kind(self.net)
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
-        _check_that_it_trains(self.trainer)
+        _check_that_it_trains(self)
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(
             self, val_data, event_handlers, resume is not None, sanity_check
@@ -655,9 +662,20 @@ def _check_initial_epoch(initial_epoch: int, epochs: int | None, resume: object)
         )
 
 
-def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
-    if not trained_parameters(trainer):
+def _check_that_it_trains(estimator: Estimator) -> None:
+    trained = trained_parameters(estimator.trainer)
+    if not trained:
         raise ValueError(
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
+        )
+    if type(estimator.batch_processor).fit_batch is not BatchProcessor.fit_batch:
+        return  # it may train another network
+    blocks = (estimator.net, estimator.loss)
+    own = {id(param) for block in blocks for param in block.collect_params().values()}
+    if not any(id(param) in own for param in trained):
+        raise ValueError(
+            f"the trainer has no parameter of the network, which would stay as it is: it has "
+            f"{trained[0].name!r}, for example; make it with net.collect_params() of the "
+            "Estimator's network"
         )

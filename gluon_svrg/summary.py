@@ -17,7 +17,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import AddsPasses, EventHandler, HandlerList
+from gluon_svrg.events import AddsPasses, EventHandler, HandlerList, handlers_in
 from gluon_svrg.run.batch_parts import call_network, network_arguments
 from gluon_svrg.run.text_table import terminal_width
 from mxnet import autograd
@@ -76,8 +76,7 @@ def summary(
     """
     if not isinstance(net, Block):
         raise TypeError(f"net must be a gluon Block, got {net!r}: give the network itself")
-    given = [event_handlers] if isinstance(event_handlers, EventHandler) else event_handlers
-    handlers = HandlerList(given or [])
+    handlers = HandlerList(handlers_in(event_handlers))
     _check_initialised(net)
     deferred = [param for param in net.collect_params().values() if not _mxnet.has_shape(param)]
     blocks = _blocks_of(net)

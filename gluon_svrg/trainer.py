@@ -119,6 +119,7 @@ class SVRGTrainer(gluon.Trainer):
         self._is_single_process = not self.workers.are_several
         on_kvstore = update_on_kvstore if self._is_single_process else False
         self._fp16, compression_params = half_or_none(compression_params)
+        _check_params(params)
         super().__init__(
             params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
         )
@@ -503,6 +504,17 @@ class SVRGTrainer(gluon.Trainer):
         for param in [] if self.control_variate.is_idle else self._corrected_params():
             for data in _mxnet.list_data(param):
                 _mxnet.mark_fresh(data, fresh)
+
+
+def _check_params(params: object) -> None:
+    if isinstance(params, gluon.Block):
+        raise ValueError(
+            f"params must be Parameters, got the network {params.name!r}: give its collect_params()"
+        )
+    if isinstance(params, Mapping | Sequence | gluon.ParameterDict) and not list(params):
+        raise ValueError(
+            "params is empty: give the collect_params() of a network that has layers with weights"
+        )
 
 
 def _check_is_optimizer(optimizer: object) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import has_shape
-from gluon_svrg.arguments import check_integer, check_periods, explains_unknown
+from gluon_svrg.arguments import check_integer, check_path, check_periods, explains_unknown
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
@@ -132,12 +132,7 @@ class CheckpointHandler(
         if keep_last is not None:
             check_integer("keep_last", keep_last, 1, "that many of the newest checkpoints are kept")
         check_integer("keep_best", keep_best, 0, "that many of the best are kept")
-        if not isinstance(directory, str | PathLike):
-            raise TypeError(
-                f"directory must be a str or a path, got {directory!r}: the folder of the run's "
-                "checkpoints"
-            )
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = check_path("directory", directory, "the folder of the run's checkpoints")
         self.every_n_epochs = every_n_epochs
         self.every_n_batches = every_n_batches
         self.monitor = None if monitor is None else Monitor(monitor, mode)

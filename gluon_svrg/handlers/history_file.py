@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gluon_svrg.arguments import check_path
 from gluon_svrg.events import EpochEnd, Order, Run, SafePoint, TrainBegin, TrainEnd
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.run.history import History
@@ -66,7 +66,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd):
         overwrite: bool = False,
         priority: float = Order.LAST,
     ) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = check_path("path", path, "the file for the history, .csv or .jsonl")
         if self.path.suffix.lower() not in (".csv", ".jsonl"):
             raise ValueError(
                 f"path must end in .csv or .jsonl, got {fspath(path)!r}: the suffix says what is "

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from gluon_svrg.arguments import check_integer, explains_unknown
+from gluon_svrg.arguments import check_integer, check_path, explains_unknown
 from gluon_svrg.events import BatchEnd, EpochEnd, ExceptionRaised, Order, Run, TrainBegin, TrainEnd
 from gluon_svrg.run.position import require_estimator
 
@@ -76,7 +76,7 @@ class TensorBoardHandler(TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRais
                 "figures are written every that many batches",
             )
         file_class = _event_file_class()
-        self.log_dir = Path(log_dir).expanduser().absolute()
+        self.log_dir = check_path("log_dir", log_dir, "the folder that TensorBoard reads")
         self.every_n_batches = every_n_batches
         self.priority = float(priority)
         self._epochs = _Scalars(file_class, self.log_dir)
