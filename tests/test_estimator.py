@@ -589,7 +589,7 @@ MISTAKES = {
     ),
     "a dict of handlers": (
         lambda e, x, y: e.fit([(x, y)], epochs=1, event_handlers={"svrg": gs.SVRGHandler()}),
-        "must hold EventHandlers, got {'svrg': .*, or give a handler such as gluon_svrg.SVRGHandler",
+        "got {'svrg': .*, or give a handler such as gluon_svrg.SVRGHandler",
     ),
     "a class as handler of an evaluation": (
         lambda e, x, y: e.evaluate([(x, y)], event_handlers=gs.MetricHandler),
