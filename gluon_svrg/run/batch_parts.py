@@ -171,6 +171,15 @@ def call_network(net: gluon.Block, data: object) -> Any:
         ) from error
 
 
+def cannot_compute(data: str, batch: object, error: Exception) -> ValueError:
+    """Return the error for a batch of `data` with which a forward pass fails."""
+    given = " and ".join(map(describe_value, tree_leaves(batch)))
+    return ValueError(
+        f"network and loss cannot compute a batch of {data}, {given} ({_mxnet.reason_of(error)}): "
+        "give data of the shapes that the network was trained with"
+    )
+
+
 def network_arguments(net: gluon.Block, data: object) -> tuple[Any, ...]:
     """Return the network's arguments: several arrays by position, those of a dict by name."""
     if isinstance(data, NDArray):

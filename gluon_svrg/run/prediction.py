@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import as_current, as_legacy, reason_of
-from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
+from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.sync import wait_for
+from gluon_svrg.run.batch_parts import cannot_compute
 from gluon_svrg.run.batch_processor import BatchProcessor
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -68,11 +69,7 @@ def _predict_batch(run: Run, batch: object, batch_axis: int) -> list[Any]:
     try:
         return _outputs_of(run, batch, batch_axis)
     except mx.base.MXNetError as error:
-        given = " and ".join(map(describe_value, tree_leaves(batch)))
-        raise ValueError(
-            f"the network cannot compute a batch of the data to predict, {given} "
-            f"({reason_of(error)}): give data like those of the training, a whole array or batches"
-        ) from error
+        raise cannot_compute("the data to predict", batch, error) from error
 
 
 def _outputs_of(run: Run, batch: object, batch_axis: int) -> list[Any]:

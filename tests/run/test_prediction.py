@@ -182,9 +182,13 @@ def test_what_cannot_be_predicted(data, batch_size, message):
 def test_data_of_another_shape_are_named(data):
     net = nn.Dense(1, in_units=4)
     net.initialize()
-    way_out = "a batch of the data to predict, an array .*Shape.*: give data like those of the tr"
-    with pytest.raises(ValueError, match=way_out):
+    way_out = "compute a batch of {}, an array .*Shape.*: give data of the shapes that the network"
+    with pytest.raises(ValueError, match=way_out.format("the data to predict")):
         estimator_of(net).predict(data)
+    batch = data[0] if isinstance(data, list) and isinstance(data[0], tuple) else (data, data)
+    if isinstance(batch[0], np.ndarray):
+        with pytest.raises(ValueError, match=way_out.format("val_data")):
+            estimator_of(net).evaluate([batch])
 
 
 def test_outputs_that_cannot_be_joined():
