@@ -29,7 +29,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no
 # Of tests with several parameters: pairs of their values, or COVER=all, every combination.
 COVER := pairs
 
-quick: lint  ## after each edit: a few cases of each test that takes a fifth of a second at most
+quick: lint types  ## after each edit: a few cases of each test that takes a fifth of a second at most
 	$(PYTEST) --cover few -m "not slow and not full"
 
 test: lint types  ## what has to hold for a change

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import math
 import numbers
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -53,6 +56,58 @@ def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, 
             return function(*args, **kwargs)
 
         return with_old_names
+
+    return decorate
+
+
+def no_argument(
+    owner: str, name: str, known: Iterable[str], elsewhere: Mapping[str, str]
+) -> TypeError:
+    """Return the error for an argument that a function or a class does not have.
+
+    Parameters
+    ----------
+    owner, name : str
+        What was called, and the argument that it got.
+    known : iterable of str
+        The arguments that it has.
+    elsewhere : mapping of str to str
+        For arguments of other libraries the name here, or a sentence that says what to do.
+    """
+    known = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, known, 1)
+    hint = elsewhere.get(name) or next(iter(near), f"it has {', '.join(known)}")
+    if hint in known:
+        hint = f"did you mean {hint}?"
+    return TypeError(f"{owner} has no argument {name!r}: {hint}")
+
+
+def explains_unknown(**elsewhere: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """Let a function say what an argument that it does not have is called here.
+
+    Parameters
+    ----------
+    **elsewhere : str
+        As for :func:`no_argument`.
+
+    Returns
+    -------
+    callable
+        A decorator.
+    """
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        known = [name for name in inspect.signature(function).parameters if name != "self"]
+        owner = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def explaining(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            for name in kwargs:
+                if name not in known:
+                    raise no_argument(owner, name, known, elsewhere)
+            return function(*args, **kwargs)
+
+        return explaining
 
     return decorate
 
@@ -152,6 +207,13 @@ def check_number(
     if not (float(value) > least if above else float(value) >= least):
         raise ValueError(message)
     return float(value)
+
+
+def check_path(name: str, value: object, meaning: str) -> Path:
+    """Return `value`, a str or a path, as an absolute Path; raise TypeError if it is neither."""
+    if not isinstance(value, str | PathLike):
+        raise TypeError(f"{name} must be a str or a path, got {value!r}: {meaning}")
+    return Path(value).expanduser().absolute()
 
 
 def check_finite(

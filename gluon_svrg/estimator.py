@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
-from gluon_svrg.arguments import check_integer, renamed_attribute
+from gluon_svrg.arguments import check_integer, explains_unknown, renamed_attribute
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.data.base import TrainingData
@@ -42,6 +42,7 @@ from gluon_svrg.run.metrics import make_metrics
 from gluon_svrg.run.position import FitResult, Position, RunWithPosition, StopReason
 from gluon_svrg.run.prediction import predict
 from gluon_svrg.run.settings import Settings, class_of, settings_of
+from gluon_svrg.run.text_table import PrintedText
 from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
 from gluon_svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
@@ -49,6 +50,9 @@ from gluon_svrg.workers.process import is_started_again
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 _Resume: TypeAlias = str | PathLike[str] | None
+
+# For arguments of other libraries' `fit` and `evaluate`.
+_OF_THE_DATA = "give it to gluon_svrg.data.ArrayLoader(x, y, batch_size=32, shuffle=True)"
 
 
 class Estimator(mx_estimator.Estimator, RunWithPosition):
@@ -129,6 +133,17 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
 
     _loop: FitLoop | None = None
 
+    @explains_unknown(
+        model="net",
+        loss_fn="loss",
+        criterion="loss",
+        metrics="train_metrics",
+        ctx="context",
+        device="context",
+        callbacks="give event_handlers to fit",
+        optimizer="give trainer=gluon_svrg.SVRGTrainer(net.collect_params(), 'sgd', "
+        "{'learning_rate': 0.1})",
+    )
     def __init__(
         self,
         net: mx.gluon.Block,
@@ -143,6 +158,13 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         batch_processor: Any = None,
         cpu_tuning: bool = True,
     ) -> None:
+        if not isinstance(net, mx.gluon.Block):
+            raise TypeError(f"net must be a gluon.Block, got {net!r}: give the network itself")
+        if trainer is not None and not isinstance(trainer, mx.gluon.Trainer):
+            raise ValueError(
+                f"trainer must be a gluon.Trainer, got {trainer!r}: give gluon_svrg.SVRGTrainer("
+                "net.collect_params(), 'sgd', {'learning_rate': 0.1})"
+            )
         super().__init__(
             net,
             loss,
@@ -178,6 +200,31 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             tune_for_cpu(net)
 
     @abort_on_error
+    @explains_unknown(
+        callbacks="event_handlers",
+        handlers="event_handlers",
+        validation_data="val_data",
+        valid_data="val_data",
+        eval_data="val_data",
+        val_dataloaders="val_data",
+        train_dataloaders="train_data",
+        num_epoch="epochs",
+        num_epochs="epochs",
+        max_epochs="epochs",
+        max_steps="batches",
+        steps_per_epoch="give epochs alone, and the first batches of the data: "
+        "gluon_svrg.data.first_batches(train_data, 100)",
+        ckpt_path="resume",
+        batch_size=_OF_THE_DATA,
+        shuffle=_OF_THE_DATA,
+        x=_OF_THE_DATA,
+        y=_OF_THE_DATA,
+        sample_weight="let the batches be (data, label, sample_weight)",
+        class_weight="let the batches be (data, label, sample_weight)",
+        validation_split="give the other part of the data as val_data",
+        validation_freq="give event_handlers=[gluon_svrg.ValidationHandler(val_data, "
+        "every_n_epochs=2)] in place of val_data",
+    )
     def fit(
         self,
         train_data: Iterable[object],
@@ -266,7 +313,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             _check_initialized(block)
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
-        _check_that_it_trains(self.trainer)
+        _check_that_it_trains(self)
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         self.handlers = fit_handlers(
             self, val_data, event_handlers, resume is not None, sanity_check
@@ -305,6 +352,17 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             vars(self).pop("data", None)
 
     @abort_on_error
+    @explains_unknown(
+        data="val_data",
+        test_data="val_data",
+        eval_data="val_data",
+        dataloaders="val_data",
+        callbacks="event_handlers",
+        metrics="give val_metrics to the Estimator",
+        batch_size=_OF_THE_DATA,
+        x=_OF_THE_DATA,
+        y=_OF_THE_DATA,
+    )
     def evaluate(
         self,
         val_data: Iterable[object] | None,
@@ -345,6 +403,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             listeners = [h for h in inside_fit if isinstance(h, EvaluationEnd)]
             return evaluate(self, handlers, batches, batch_axis, listeners)
 
+    @explains_unknown(x="data", val_data="data", dataloaders="data")
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
         """Return the network's outputs for all samples, in their order, on the CPU.
 
@@ -375,16 +434,25 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
 
     def describe(
         self, val_data: Iterable[object] | None = None, event_handlers: EventHandlers = None
-    ) -> None:
-        """Print the loop: each event with the handlers that `fit` would call, in their order.
+    ) -> str:
+        """Print and return the loop: each event with the handlers that `fit` would call, in order.
+
+        Of several workers the first one prints.
 
         Parameters
         ----------
         val_data, event_handlers
             As for :meth:`fit`.
+
+        Returns
+        -------
+        str
+            What it prints.
         """
+        text = fit_handlers(self, val_data, event_handlers, resumes=False).describe()
         if self.workers.is_first:
-            print(fit_handlers(self, val_data, event_handlers, resumes=False).describe())
+            print(text)
+        return PrintedText(text)
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the current batch: `epoch_end` and `train_end` still fire.
@@ -635,9 +703,20 @@ def _check_initial_epoch(initial_epoch: int, epochs: int | None, resume: object)
         )
 
 
-def _check_that_it_trains(trainer: mx.gluon.Trainer) -> None:
-    if not trained_parameters(trainer):
+def _check_that_it_trains(estimator: Estimator) -> None:
+    trained = trained_parameters(estimator.trainer)
+    if not trained:
         raise ValueError(
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write'), or evaluate() only"
+        )
+    if type(estimator.batch_processor).fit_batch is not BatchProcessor.fit_batch:
+        return  # it may train another network
+    blocks = (estimator.net, estimator.loss)
+    own = {id(param) for block in blocks for param in block.collect_params().values()}
+    if not any(id(param) in own for param in trained):
+        raise ValueError(
+            f"the trainer has no parameter of the network, which would stay as it is: it has "
+            f"{trained[0].name!r}, for example; make it with net.collect_params() of the "
+            "Estimator's network"
         )

@@ -77,10 +77,10 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import mxnet as mx
 from gluon_svrg.arguments import renamed_attribute
@@ -465,6 +465,15 @@ def _check_tasks(handlers: Sequence[EventHandler]) -> None:
                     )
 
 
+def handlers_in(event_handlers: EventHandlers) -> list[EventHandler]:
+    """Return handlers that are given as None, as one, or as several."""
+    if event_handlers is None:
+        return []
+    if isinstance(event_handlers, Iterable) and not isinstance(event_handlers, str | Mapping):
+        return list(event_handlers)
+    return [cast(EventHandler, event_handlers)]  # what is no handler, HandlerList refuses
+
+
 class HandlerList:
     """The handlers of a run, in the order in which an event reaches them.
 
@@ -496,7 +505,8 @@ class HandlerList:
             if not isinstance(handler, EventHandler):
                 raise ValueError(
                     f"event_handlers must hold EventHandlers, got {handler!r}: inherit from the "
-                    "classes of gluon_svrg.events whose events it is to hear"
+                    "classes of gluon_svrg.events whose events it is to hear, or give a handler "
+                    "such as gluon_svrg.SVRGHandler()"
                 )
         _check_tasks(handlers)
         self._handlers = sorted(handlers, key=_priority)

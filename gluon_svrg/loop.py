@@ -23,6 +23,7 @@ from gluon_svrg.events import (
     ResumesInterrupted,
     Run,
 )
+from gluon_svrg.run.batch_parts import cannot_compute
 from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
 from gluon_svrg.run.consistency import broadcast_weights, check_equal_weights
 from gluon_svrg.run.history import to_python_number
@@ -331,7 +332,10 @@ def evaluate(
     """
 
     def run_batch(batch: object) -> dict[str, list[Any]]:
-        _, label, pred, loss = evaluate_batch(estimator, batch, batch_axis)
+        try:
+            _, label, pred, loss = evaluate_batch(estimator, batch, batch_axis)
+        except mx.base.MXNetError as error:
+            raise cannot_compute("val_data", batch, error) from error
         return outputs_of_batch(label, pred, loss)
 
     mx.nd.waitall()  # else the evaluation's time would include the training's last operators

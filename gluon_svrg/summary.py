@@ -17,7 +17,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import AddsPasses, EventHandler, HandlerList
+from gluon_svrg.events import AddsPasses, EventHandler, HandlerList, handlers_in
 from gluon_svrg.run.batch_parts import call_network, network_arguments
 from gluon_svrg.run.text_table import terminal_width
 from mxnet import autograd
@@ -41,8 +41,9 @@ def summary(
     axis; of the first call, if there are several), and its parameters. A shared Block or Parameter
     is counted once, in its first row. Below are the totals: trainable parameters (``grad_req`` is
     not 'null'), frozen ones, and auxiliary ones (such as running statistics, which never have a
-    gradient), and the size of all of them on one device. The last lines say how many forward and
-    backward passes an epoch makes per sample, with what handlers such as SVRGHandler add.
+    gradient), and the size of all of them on one device; and which layer, if any, keeps the network
+    from being hybridized and exported. The last lines say how many forward and backward passes an
+    epoch makes per sample, with what handlers such as SVRGHandler add.
 
     To learn the shapes, one forward pass runs in prediction mode, on the first context of the
     network. It changes neither parameters nor running statistics nor hybridized graphs, and it
@@ -75,8 +76,7 @@ def summary(
     """
     if not isinstance(net, Block):
         raise TypeError(f"net must be a gluon Block, got {net!r}: give the network itself")
-    given = [event_handlers] if isinstance(event_handlers, EventHandler) else event_handlers
-    handlers = HandlerList(given or [])
+    handlers = HandlerList(handlers_in(event_handlers))
     _check_initialised(net)
     deferred = [param for param in net.collect_params().values() if not _mxnet.has_shape(param)]
     blocks = _blocks_of(net)
@@ -88,8 +88,15 @@ def summary(
     finished = [param for param in deferred if _mxnet.has_shape(param)]
     if finished:
         lines.append(
-            "The forward pass for these shapes has finished the network's initialisation "
-            f"(arrays of parameters: {len(finished)})."
+            "This summary has initialised the layers whose input shape was not known "
+            f"({len(finished)} arrays of parameters)."
+        )
+    plain = [name for name, block in blocks.items() if not isinstance(block, HybridBlock)]
+    if plain:
+        layer = blocks[plain[-1]]  # the innermost, which the others contain
+        lines.append(
+            f"The network cannot be hybridized, nor exported by gs.deploy.export, because "
+            f"{plain[-1] or 'net'!r} ({type(layer).__name__}) is no HybridBlock."
         )
     lines += ["", *_passes_of(handlers)]
     return "\n".join(line if line in table else _wrapped(line, width) for line in lines)
@@ -338,8 +345,8 @@ def _totals_of(params: _Params) -> list[str]:
     unknown = sum(not _mxnet.has_shape(param) for param in everything)
     if unknown:
         lines.append(
-            "Not counted, since their Block was not called and their shape is not known "
-            f"(arrays of parameters: {unknown})."
+            "Not counted: layers that were not called, whose shapes are not known (arrays of "
+            f"parameters: {unknown})."
         )
     return lines
 

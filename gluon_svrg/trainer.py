@@ -10,7 +10,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg.arguments import check_finite
+from gluon_svrg.arguments import check_finite, explains_unknown
 from gluon_svrg.checkpoint.optimizer_states import (
     TrainerStates,
     load_states,
@@ -105,6 +105,12 @@ class SVRGTrainer(gluon.Trainer):
 
     data_are_divided: bool = False
 
+    @explains_unknown(
+        learning_rate="give optimizer_params={'learning_rate': 0.1}",
+        lr="give optimizer_params={'learning_rate': 0.1}",
+        wd="give optimizer_params={'learning_rate': 0.1, 'wd': 1e-4}",
+        momentum="give optimizer_params={'learning_rate': 0.1, 'momentum': 0.9}",
+    )
     def __init__(
         self,
         params: gluon.ParameterDict | Mapping[str, gluon.Parameter] | Sequence[gluon.Parameter],
@@ -125,6 +131,7 @@ class SVRGTrainer(gluon.Trainer):
         self._is_single_process = not self.workers.are_several
         on_kvstore = update_on_kvstore if self._is_single_process else False
         self._fp16, compression_params = half_or_none(compression_params)
+        _check_params(params)
         try:
             super().__init__(
                 params, optimizer, optimizer_params, kvstore, compression_params, on_kvstore
@@ -598,6 +605,17 @@ def _check_is_dict(optimizer_params: object) -> None:
     with suppress(TypeError, ValueError):
         way_out = f"give {dict(optimizer_params)!r}"  # type: ignore[call-overload]  # or an error
     raise TypeError(f"optimizer_params must be a dict, got {optimizer_params!r}: {way_out}")
+
+
+def _check_params(params: object) -> None:
+    if isinstance(params, gluon.Block):
+        raise ValueError(
+            f"params must be Parameters, got the network {params.name!r}: give its collect_params()"
+        )
+    if isinstance(params, Mapping | Sequence | gluon.ParameterDict) and not list(params):
+        raise ValueError(
+            "params is empty: give the collect_params() of a network that has layers with weights"
+        )
 
 
 def _check_is_optimizer(optimizer: object) -> None:

@@ -4,16 +4,20 @@ import inspect
 import math
 import re
 
+import gluon_svrg as gs
 import numpy as np
 import pytest
+import runs
 from gluon_svrg.arguments import (
     check_finite,
     check_integer,
     check_number,
     check_periods,
+    explains_unknown,
     renamed,
     renamed_attribute,
 )
+from mxnet import gluon
 
 
 @renamed(most="largest", least="smallest")
@@ -166,3 +170,72 @@ def test_periods(periods):
 def test_no_such_periods(periods, error, message):
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         check_periods(*periods, "a checkpoint")
+
+
+# Names in Keras, Lightning, ignite, skorch and MXNet's own Estimator, and the way out.
+ELSEWHERE = {
+    (gs.Estimator, "callbacks"): "give event_handlers to fit",
+    (gs.Estimator, "optimizer"): "give trainer=gluon_svrg.SVRGTrainer",
+    (gs.Estimator, "metrics"): "did you mean train_metrics?",
+    (gs.Estimator.fit, "callbacks"): "did you mean event_handlers?",
+    (gs.Estimator.fit, "validation_data"): "did you mean val_data?",
+    (gs.Estimator.fit, "batch_size"): "ArrayLoader(x, y, batch_size=32",
+    (gs.Estimator.fit, "max_epochs"): "did you mean epochs?",
+    (gs.Estimator.fit, "ckpt_path"): "did you mean resume?",
+    (gs.Estimator.fit, "event_handler"): "did you mean event_handlers?",
+    (gs.Estimator.fit, "sample_weight"): "let the batches be (data, label, sample_weight)",
+    (gs.Estimator.evaluate, "data"): "did you mean val_data?",
+    (gs.Estimator.evaluate, "batch_size"): "ArrayLoader(x, y, batch_size=32",
+    (gs.Estimator.predict, "x"): "did you mean data?",
+    (gs.SVRGTrainer, "learning_rate"): "give optimizer_params={'learning_rate': 0.1}",
+    (gs.SVRGHandler, "alpha"): "did you mean coefficient?",
+    (gs.CheckpointHandler, "dirpath"): "did you mean directory?",
+    (gs.CheckpointHandler, "epoch_period"): "did you mean every_n_epochs?",
+    (gs.CheckpointHandler, "save_top_k"): "did you mean keep_best?",
+    (gs.CheckpointHandler, "resume_from_checkpoint"): "give resume='auto' to fit",
+    (gs.EarlyStoppingHandler, "restore_best_weights"): "did you mean restore_best?",
+    (gs.EarlyStoppingHandler, "patients"): "did you mean patience?",
+    (gs.EMAHandler, "momentum"): "did you mean decay?",
+    (gs.ValidationHandler, "validation_freq"): "did you mean every_n_epochs?",
+    (gs.GradientUpdateHandler, "max_norm"): "did you mean clip_norm?",
+    (gs.GradientUpdateHandler, "gradient_accumulation_steps"): "did you mean accumulate?",
+    (gs.PlateauHandler, "min_lr"): "did you mean minimum?",
+    (gs.TensorBoardHandler, "logdir"): "did you mean log_dir?",
+    (gs.data.ArrayLoader, "drop_last"): "did you mean last_batch?",
+    (gs.data.ArrayLoader, "num_workers"): "a thread prepares the batches",
+}
+
+
+@pytest.mark.parametrize(("function", "name"), ELSEWHERE)
+def test_the_names_of_other_libraries(function, name):
+    message = f"{function.__qualname__} has no argument {name!r}: "
+    way_out = ELSEWHERE[function, name]
+    net = gluon.nn.Dense(1, in_units=1)
+    net.initialize()
+    owner = runs.estimator_of(net, gluon.loss.L2Loss())
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}.*{re.escape(way_out)}"):
+        function(owner, **{name: 1})
+    asked = re.fullmatch(r"did you mean (\w+)\?", way_out)
+    if asked:
+        assert asked[1] in inspect.signature(function).parameters
+
+
+@explains_unknown(most="largest", per="write it into a file")
+def measure(smallest=0, *, largest=10):
+    return smallest, largest
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("most", "did you mean largest?"),
+        ("largst", "did you mean largest?"),
+        ("per", "write it into a file"),
+        ("colour", "it has smallest, largest"),
+    ],
+)
+def test_an_unknown_argument_is_explained(name, hint):
+    with pytest.raises(TypeError, match=f"measure has no argument '{name}': {re.escape(hint)}$"):
+        measure(1, **{name: 2})
+    assert measure(1, largest=2) == (1, 2)
+    assert str(inspect.signature(measure)) == "(smallest=0, *, largest=10)"

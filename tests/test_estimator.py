@@ -7,10 +7,11 @@ import sys
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import pandas as pd
 import problems
 import pytest
 from gluon_svrg.events import BatchEnd, GradientReady
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from problems import ONE, TWO
 
@@ -670,3 +671,129 @@ def test_an_interrupt_at_any_line_of_fit_leaves_no_reference_to_the_data():
         assert left == dict.fromkeys(left), number
         assert estimator._loop is None
     run()
+
+
+# What is easily given in the place of something else, and the way out.
+MISTAKES = {
+    "a class as network": (
+        lambda e, x, y: gs.Estimator(mx.gluon.nn.Dense, e.loss),
+        "net must be a gluon.Block, got <class .*: give the network itself",
+    ),
+    "no network": (lambda e, x, y: gs.Estimator(None, e.loss), "gluon.Block, got None: give the"),
+    "a name as trainer": (
+        lambda e, x, y: gs.Estimator(e.net, e.loss, trainer="sgd"),
+        r"trainer must be a gluon.Trainer, got 'sgd': give gluon_svrg.SVRGTrainer\(net.collect_p",
+    ),
+    "an optimizer as trainer": (
+        lambda e, x, y: gs.Estimator(e.net, e.loss, trainer=gs.LARS()),
+        "trainer must be a gluon.Trainer, got .*: give gluon_svrg.SVRGTrainer",
+    ),
+    "a network as params": (
+        lambda e, x, y: gs.SVRGTrainer(e.net, "sgd"),
+        r"must be Parameters, got the network '.*': give its collect_params\(\)",
+    ),
+    "no params": (
+        lambda e, x, y: gs.SVRGTrainer(mx.gluon.nn.Activation("relu").collect_params(), "sgd"),
+        r"params is empty: give the collect_params\(\) of a network that has layers with weights",
+    ),
+    "an empty list as params": (lambda e, x, y: gs.SVRGTrainer([], "sgd"), "params is empty: give"),
+    "a class as handler": (
+        lambda e, x, y: e.fit([(x, y)], epochs=1, event_handlers=gs.SVRGHandler),
+        r"got the class SVRGHandler: make one, SVRGHandler\(...\)",
+    ),
+    "a name as handler": (
+        lambda e, x, y: e.fit([(x, y)], epochs=1, event_handlers="svrg"),
+        "must hold EventHandlers, got 'svrg': inherit .* or give a handler such as gluon_svrg.SV",
+    ),
+    "a dict of handlers": (
+        lambda e, x, y: e.fit([(x, y)], epochs=1, event_handlers={"svrg": gs.SVRGHandler()}),
+        "got {'svrg': .*, or give a handler such as gluon_svrg.SVRGHandler",
+    ),
+    "a class as handler of an evaluation": (
+        lambda e, x, y: e.evaluate([(x, y)], event_handlers=gs.MetricHandler),
+        "got the class MetricHandler: make one",
+    ),
+    "a class as handler of a summary": (
+        lambda e, x, y: gs.summary(e.net, x, gs.SVRGHandler),
+        "got the class SVRGHandler: make one",
+    ),
+    "a frame as training data": (
+        lambda e, x, y: e.fit(pd.DataFrame(x), epochs=1),
+        r"train_data must be .*, got a DataFrame: give gluon_svrg.data.ArrayLoader\(data.to_numpy",
+    ),
+    "a frame as validation data": (
+        lambda e, x, y: e.fit([(x, y)], pd.DataFrame(x), epochs=1),
+        r"val_data must be .*, got a DataFrame: give gluon_svrg.data.ArrayLoader\(data.to_numpy",
+    ),
+    "a frame to evaluate": (
+        lambda e, x, y: e.evaluate(pd.DataFrame(x)),
+        r"got a DataFrame: give gluon_svrg.data.ArrayLoader\(data.to_numpy",
+    ),
+    "batches of no size": (
+        lambda e, x, y: e.predict(x, batch_size=0),
+        "batch_size must be a positive integer, got 0: each pass takes that many samples",
+    ),
+    "no folder for checkpoints": (
+        lambda e, x, y: gs.CheckpointHandler(None),
+        "directory must be a str or a path, got None: the folder of the run's checkpoints",
+    ),
+    "no folder for TensorBoard": (
+        lambda e, x, y: gs.TensorBoardHandler(None),
+        "log_dir must be a str or a path, got None: the folder that TensorBoard reads",
+    ),
+    "no file for the history": (
+        lambda e, x, y: gs.HistoryFileHandler(None),
+        "path must be a str or a path, got None: the file for the history",
+    ),
+    "no file for the trace": (
+        lambda e, x, y: gs.ProfilerHandler(trace=3),
+        "trace must be a str or a path, got 3: the file of the trace",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_common_mistake_is_answered_with_value_and_way_out(name):
+    mistake, message = MISTAKES[name]
+    problem = problems.make("softmax")
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))
+    before = problem.params
+    with pytest.raises((TypeError, ValueError), match=message):
+        mistake(estimator, *problem.batches[0])
+    assert problems.same(problem.params, before)
+
+
+@pytest.mark.parametrize("svrg", [False, True])
+@pytest.mark.parametrize("kind", [gs.SVRGTrainer, mx.gluon.Trainer])
+def test_the_trainer_of_another_network_is_refused(kind, svrg):
+    """It would train nothing, and say that all epochs are done."""
+    problem, other = problems.make("softmax"), problems.make("softmax")
+    trainer = kind(other.net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
+    way_out = r"has no parameter of the network, .*; make it with net.collect_params\(\)"
+    handlers = [gs.SVRGHandler()] if svrg and kind is gs.SVRGTrainer else []
+    with pytest.raises(ValueError, match=way_out):
+        estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
+
+
+def test_a_batch_processor_may_train_another_network():
+    problem, other = problems.make("softmax"), problems.make("softmax")
+
+    class Other(gs.BatchProcessor):
+        def fit_batch(self, estimator, batch, batch_axis=0):
+            data, label = batch
+            with autograd.record():
+                loss = estimator.loss(other.net(data), label)
+            loss.backward()
+            return [data], [label], [loss], [loss]
+
+    before = other.params
+    estimator = gs.Estimator(
+        problem.net,
+        problem.loss,
+        mx.metric.Loss("loss"),
+        trainer=gs.SVRGTrainer(other.net.collect_params(), "sgd", {"learning_rate": 0.1}),
+        batch_processor=Other(),
+    )
+    estimator.fit(problem.ndarrays(), epochs=1)
+    assert not problems.same(other.params, before)

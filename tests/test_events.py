@@ -259,8 +259,9 @@ def test_priority_decides_the_order_then_the_list():
 def test_describe_prints_the_loop(capsys, root_logger):
     problem = problems.make("softmax")
     estimator = estimator_for(problem)
-    estimator.describe(problem.ndarrays(), [gs.SVRGHandler()])
+    text = estimator.describe(problem.ndarrays(), [gs.SVRGHandler()])
     printed = capsys.readouterr().out
+    assert printed == text + "\n"
     assert (
         printed
         == """\

@@ -36,6 +36,10 @@ def resnet():
     return net
 
 
+def one_line(text):
+    return " ".join(text.split())
+
+
 RESNET = [
     ("0.body.0", "Conv2D", "(2, 4, 8, 8)", 4 * 3 * 9),
     ("0.body.1", "BatchNorm", "(2, 4, 8, 8)", 4 * 4),
@@ -186,8 +190,8 @@ def test_it_finishes_the_initialisation_and_says_so(hybridize, contexts):
         ("2", "Dense", "(2, 2)", 2 * 36 + 2),
     ]
     # All but the bias of the Dense, whose shape was known.
-    assert "has finished the network's initialisation (arrays of parameters: 6)." in text
-    assert "initialisation" not in summary(net, (2, 3, 5, 5))
+    assert "has initialised the layers whose input shape was not known (6 arrays" in one_line(text)
+    assert "initialised" not in summary(net, (2, 3, 5, 5))
     x = mx.nd.random.normal(shape=(2, 3, 5, 5))
     first = net(x).asnumpy()
     if isinstance(contexts, list):
@@ -265,8 +269,20 @@ def test_a_plain_block_with_nested_outputs():
         ("split", "Lambda", "[(2, 3), [(3,), str]]", 0),
     ]
     assert totals_of(text) == (25, 25, 0, 0)
-    assert "Not counted, since their Block was not called" in text
-    assert "(arrays of parameters: 1)" in text
+    assert "Not counted: layers that were not called" in one_line(text)
+    assert "(arrays of parameters: 1)" in one_line(text)
+    assert "nor exported by gs.deploy.export, because 'split' (Lambda) is no" in one_line(text)
+
+
+@pytest.mark.parametrize("container", [nn.Sequential, nn.HybridSequential])
+def test_it_says_whether_the_network_can_be_exported(container):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=3))
+    outer = container()
+    outer.add(nn.Dense(3, in_units=3), net)
+    text = one_line(summary(initialised(outer), (4, 3)))
+    says = "cannot be hybridized, nor exported by gs.deploy.export, because 'net' (Sequential)"
+    assert (says in text) == (container is nn.Sequential)
 
 
 def test_a_network_of_one_layer():
@@ -349,7 +365,7 @@ def test_several_inputs():
 EVERY = "SVRG adds with a gradient table: 1"
 AGAIN = "SVRG adds without a gradient table: 2"
 IN_TWO = " in an epoch with a snapshot (one in 2), {} in the others: {} on average"
-AUTO = "gradient_table='auto' decides at the first snapshot, and logs what"
+AUTO = "the log of the first snapshot says whether gradient_table='auto' takes one"
 SCHEDULE = "SVRG adds none while its coefficient, a schedule, is 0"
 
 

@@ -28,6 +28,7 @@ from gluon_svrg._mxnet.block import (
     has_gradient as has_gradient,
     has_shape as has_shape,
     has_static_shape as has_static_shape,
+    inputs_of as inputs_of,
     is_differentiable as is_differentiable,
     is_fresh as is_fresh,
     known_loss as known_loss,

@@ -148,6 +148,11 @@ def parameters_by_structure(net: Block) -> dict[str, Parameter]:
     return net._collect_params_with_prefix()
 
 
+def inputs_of(block: SymbolBlock) -> list[str]:
+    """Return the names of the inputs of a SymbolBlock."""
+    return [symbol.name for symbol in block._cached_graph[0]]
+
+
 def auxiliary_states_of(block: Block) -> set[str]:
     """Return the auxiliary states of an imported graph, whose parameters do not say it."""
     if not isinstance(block, SymbolBlock):

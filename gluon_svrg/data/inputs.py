@@ -32,7 +32,7 @@ def batches_to_predict(data: object, batch_size: int | None) -> Iterator[Any]:
         batches are given with a `batch_size`.
     """
     if isinstance(data, (NDArray, np.ndarray, Mapping)):
-        return _slices(data, check_integer("batch_size", batch_size or 128, 1, "of each pass"))
+        return _slices(data, _check_size(batch_size))
     if batch_size is not None:
         raise ValueError(
             f"batch_size={batch_size!r} is for arrays, and the data are batches already: leave it "
@@ -44,7 +44,19 @@ def batches_to_predict(data: object, batch_size: int | None) -> Iterator[Any]:
             "order, not in that of its arrays; give the arrays, or a loader with shuffle=False",
             stacklevel=3,
         )
+    if hasattr(data, "tocsr") or hasattr(data, "to_numpy"):  # SciPy's and pandas'
+        way = "toarray()" if hasattr(data, "tocsr") else "to_numpy()"
+        raise ValueError(
+            f"the data to predict must be an array, a dict of arrays, or batches, got a "
+            f"{type(data).__name__}: give data.{way}"
+        )
     return batches_of(data, "data")
+
+
+def _check_size(batch_size: int | None) -> int:
+    if batch_size is None:
+        return 128
+    return check_integer("batch_size", batch_size, 1, "each pass takes that many samples")
 
 
 def _slices(data: Any, batch_size: int) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import mode_of_thread
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data.array_batches import (
     BatchMaker,
@@ -94,6 +94,12 @@ class ArrayLoader:
         If an argument is of the wrong type or out of its range, or the arrays do not fit.
     """
 
+    @explains_unknown(
+        drop_last="last_batch",
+        last_batch_handle="last_batch",
+        num_workers="a thread prepares the batches: see prefetch",
+        sampler="give shuffle=True and a seed",
+    )
     def __init__(
         self,
         *arrays: NestedArrays,

@@ -126,6 +126,11 @@ def check_data(data: object, name: str) -> None:
             f"{name} must be iterable again each epoch, got {data!r}, which is gone after one "
             "pass: give a DataLoader, or make a list of it"
         )
+    if hasattr(data, "to_numpy"):  # of pandas or Polars, whose items are columns
+        raise ValueError(
+            f"{name} must be an iterable of (data, label) batches, got a {type(data).__name__}: "
+            "give gluon_svrg.data.ArrayLoader(data.to_numpy(), label, batch_size=32)"
+        )
     if not isinstance(data, Iterable):
         value = describe_value(data) if isinstance(data, mx.nd.NDArray) else repr(data)
         raise ValueError(

@@ -100,7 +100,9 @@ def _as_array(x: object, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
         x = x.asnumpy()
     if not isinstance(x, np.ndarray):
         way_out = f"make one of the numbers by numpy.asarray(data, dtype='{dtype}')"
-        if not isinstance(x, list | tuple | int | float):
+        if hasattr(x, "to_numpy"):
+            way_out = "give data.to_numpy()"
+        elif not isinstance(x, list | tuple | int | float):
             way_out = "give images and image files to predict_images()"
         raise TypeError(
             f"{name} must be a NumPy array or an NDArray, got a {type(x).__name__}: {way_out}"

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import mxnet as mx
 from gluon_svrg import _mxnet
 from mxnet import autograd
-from mxnet.gluon import Block, HybridBlock
+from mxnet.gluon import Block, HybridBlock, nn
 from mxnet.symbol import Symbol
 
 _T = TypeVar("_T")
@@ -117,9 +117,16 @@ def _check_blocks(net: Block) -> None:
         # The innermost: a Sequential around it is often plain only because of what it contains.
         layer = plain[-1]
         raise ValueError(
-            f"net cannot be hybridized: its layer {_describe(net, layer)} is a gluon.Block; make "
-            "it a HybridBlock (a Sequential a HybridSequential) with a hybrid_forward"
+            f"net cannot be hybridized: its layer {_describe(net, layer)} is a gluon.Block: make "
+            f"it {_hybrid_of(layer)}; the trained weights stay: net.save_parameters('net.params'), "
+            "then load_parameters('net.params') of the new network"
         )
+
+
+def _hybrid_of(layer: Block) -> str:
+    if isinstance(layer, nn.Sequential):
+        return "an nn.HybridSequential of the same layers"
+    return "a HybridBlock with a hybrid_forward"
 
 
 def _check_custom(symbol: Symbol) -> None:

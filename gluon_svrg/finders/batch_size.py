@@ -10,7 +10,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_current, as_legacy
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, sample_axis
 from gluon_svrg.data.training_data import training_data
@@ -47,6 +47,11 @@ class BatchSizeTest:
     reason: str
 
 
+@explains_unknown(
+    init_val="min_batch_size",
+    batch_size="min_batch_size",
+    epochs="it takes some batches of each size: leave it out",
+)
 def find_batch_size(
     estimator: Run,
     data: Iterable[object],

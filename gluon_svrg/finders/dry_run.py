@@ -16,7 +16,7 @@ from gluon_svrg.checkpoint.optimizer_states import TrainerStates, load_states, t
 from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
 from gluon_svrg.data.determinism import isolate_rng
 from gluon_svrg.data.training_data import check_data, training_data
-from gluon_svrg.events import EventHandler, EventHandlers, Run
+from gluon_svrg.events import EventHandlers, Run, handlers_in
 from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.run.backward import from_plain, needs_epoch_begin, to_plain
@@ -137,8 +137,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
 
 def step_handler(event_handlers: EventHandlers) -> GradientUpdateHandler:
     """Return what takes the steps: the GradientUpdateHandler among the handlers, or a new one."""
-    handlers = [event_handlers] if isinstance(event_handlers, EventHandler) else event_handlers
-    own = [h for h in handlers or () if isinstance(h, GradientUpdateHandler)]
+    own = [h for h in handlers_in(event_handlers) if isinstance(h, GradientUpdateHandler)]
     return own[0] if own else GradientUpdateHandler()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import NumPyArray
-from gluon_svrg.arguments import check_finite, check_integer, check_number
+from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.finders.dry_run import DryRun, check_arguments, without_trace
 from gluon_svrg.run.history import new_figure
@@ -110,6 +110,14 @@ class LearningRateTest:
         return figure
 
 
+@explains_unknown(
+    start_lr="min_lr",
+    end_lr="max_lr",
+    num_iter="num_batches",
+    num_training="num_batches",
+    epochs="num_batches",
+    batch_size="give it to gluon_svrg.data.ArrayLoader(x, y, batch_size=32)",
+)
 def find_learning_rate(
     estimator: Run,
     data: Iterable[object],

@@ -11,7 +11,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import has_shape
-from gluon_svrg.arguments import check_integer, check_periods
+from gluon_svrg.arguments import check_integer, check_path, check_periods, explains_unknown
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
@@ -108,6 +108,20 @@ class CheckpointHandler(
         If an argument is out of its range, or neither period is given.
     """
 
+    @explains_unknown(
+        dirpath="directory",
+        dirname="directory",
+        filepath="directory",
+        model_dir="directory",
+        epoch_period="every_n_epochs",
+        batch_period="every_n_batches",
+        every_n_train_steps="every_n_batches",
+        max_checkpoints="keep_last",
+        save_top_k="keep_best",
+        save_best="keep_best",
+        save_best_only="give monitor='validation loss': the best checkpoint is kept, too",
+        resume_from_checkpoint="give resume='auto' to fit",
+    )
     def __init__(
         self,
         directory: str | PathLike[str],
@@ -124,12 +138,7 @@ class CheckpointHandler(
         if keep_last is not None:
             check_integer("keep_last", keep_last, 1, "that many of the newest checkpoints are kept")
         check_integer("keep_best", keep_best, 0, "that many of the best are kept")
-        if not isinstance(directory, str | PathLike):
-            raise TypeError(
-                f"directory must be a str or a path, got {directory!r}: the folder of the run's "
-                "checkpoints"
-            )
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = check_path("directory", directory, "the folder of the run's checkpoints")
         self.every_n_epochs = every_n_epochs
         self.every_n_batches = every_n_batches
         self.monitor = None if monitor is None else Monitor(monitor, mode)

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
-from gluon_svrg.events import EventHandler, EventHandlers, HandlerList, RequiresHandlers, Run
+from gluon_svrg.events import (
+    EventHandler,
+    EventHandlers,
+    HandlerList,
+    RequiresHandlers,
+    Run,
+    handlers_in,
+)
 from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.history import HistoryHandler
@@ -42,7 +49,7 @@ def fit_handlers(
     sanity_check : bool
         Whether to check the first batch.
     """
-    given = _as_list(event_handlers)
+    given = handlers_in(event_handlers)
     defaults: list[EventHandler] = [
         mx_estimator.StoppingHandler(estimator.max_epoch, estimator.max_batch)
     ]
@@ -72,7 +79,7 @@ def fit_handlers(
 
 def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> HandlerList:
     """Return all handlers of a call of `evaluate`; raises as :class:`HandlerList` does."""
-    handlers = _as_list(event_handlers)
+    handlers = handlers_in(event_handlers)
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
     handlers = [*handlers, *_loss_handlers(handlers, estimator.val_metrics)]
@@ -112,12 +119,6 @@ def _make_handler_list(
     # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))
     return HandlerList(handlers)
-
-
-def _as_list(event_handlers: EventHandlers) -> list[EventHandler]:
-    if event_handlers is None:
-        return []
-    return [event_handlers] if isinstance(event_handlers, EventHandler) else list(event_handlers)
 
 
 def _has(handlers: Iterable[EventHandler], *classes: type[EventHandler]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import has_data, parameters_by_structure, parameters_of
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.replicas import distinct_replicas, write_replicas
 from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
@@ -86,6 +86,12 @@ class EarlyStoppingHandler(
 
     state_key = "early_stopping"
 
+    @explains_unknown(
+        restore_best_weights="restore_best",
+        load_best="restore_best",
+        threshold="min_delta",
+        score_function="give monitor, the name of a figure of the history",
+    )
     def __init__(
         self,
         monitor: str | mx.metric.EvalMetric,

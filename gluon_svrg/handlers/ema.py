@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.arrays.samples import with_axis
@@ -69,6 +69,12 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasE
 
     state_key = "average"
 
+    @explains_unknown(
+        momentum="decay",
+        beta="decay",
+        update_every="every_n_batches",
+        update_freq="every_n_batches",
+    )
     def __init__(
         self,
         decay: float = 0.999,

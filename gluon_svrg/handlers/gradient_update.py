@@ -10,6 +10,7 @@ import numpy as np
 from gluon_svrg._mxnet import (
     as_legacy,
     has_gradient,
+    is_fresh,
     list_data,
     mark_fresh,
     name_of_stale,
@@ -19,13 +20,12 @@ from gluon_svrg._mxnet import (
     trained_parameters,
     updates_on_kvstore,
 )
-from gluon_svrg.arguments import check_integer, check_number
+from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.checkpoint.optimizer_states import structural_names
 from gluon_svrg.events import (
-    BatchBegin,
     BatchEnd,
     EpochEnd,
     ExceptionRaised,
@@ -54,7 +54,6 @@ _UNUSED = (
 class GradientUpdateHandler(
     mx_estimator.GradientUpdateHandler,
     TrainBegin,
-    BatchBegin,
     BatchEnd,
     EpochEnd,
     TrainEnd,
@@ -74,7 +73,8 @@ class GradientUpdateHandler(
     ----------
     accumulate : int
         The number of batches whose gradients are added up for one step. The last step of an epoch
-        may have fewer. Above 1, ``grad_req`` is 'add' while `fit` runs.
+        may have fewer. Above 1, ``grad_req`` is 'add' while `fit` runs, also of layers that are
+        unfrozen during the run. Gradients with ``grad_req='add'`` are zero after each step.
     clip_norm : float, optional
         If the norm of the gradient (over all parameters) is greater, it is scaled down to this.
     clip_value : float, optional
@@ -108,6 +108,16 @@ class GradientUpdateHandler(
 
     state_key = "accumulation"
 
+    @explains_unknown(
+        accumulate_grad_batches="accumulate",
+        gradient_accumulation_steps="accumulate",
+        max_norm="clip_norm",
+        clipnorm="clip_norm",
+        global_clipnorm="clip_norm",
+        gradient_clip_val="clip_norm",
+        clipvalue="clip_value",
+        clip_gradient="clip_value",
+    )
     def __init__(
         self,
         accumulate: int = 1,
@@ -144,7 +154,7 @@ class GradientUpdateHandler(
         self._workers: Workers = Single()
         self._is_single_process = True
         # The parameters whose gradients add up, and the grad_req that they had.
-        self._accumulated: list[tuple[gluon.Parameter, str]] = []
+        self._accumulated: dict[gluon.Parameter, str] = {}
         self._norm: NDArray | None = None
         self._squares = FusedFunction(_sum_of_squares)
         self._scale = FusedFunction(_scaled)
@@ -161,16 +171,17 @@ class GradientUpdateHandler(
         self._workers = require_workers(estimator)
         self._is_single_process = not self._workers.are_several
         self._norm = None
+        trained = trained_parameters(estimator.trainer)
+        self._accumulated = {param: "add" for param in trained if param.grad_req == "add"}
         if self.accumulate > 1:
             self._add_up(estimator.trainer)
-
-    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Let the gradients of parameters that are trained since now add up, too."""
-        if self.accumulate > 1:
-            self._add_up(estimator.trainer)
+        if all(map(has_gradient, self._accumulated)):
+            self._zero_gradients()  # gradients from before this run do not count
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the step, if enough batches have been accumulated."""
+        if self.accumulate > 1:
+            self._add_up(estimator.trainer)  # layers that a handler has unfrozen
         self._samples += sum(samples_of_loss(loss) for loss in kwargs["loss"])
         self._batches += 1
         if self._batches == self.accumulate:
@@ -183,10 +194,10 @@ class GradientUpdateHandler(
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
-        for param, grad_req in self._accumulated:
-            if param.grad_req == "add":  # else somebody has frozen it meanwhile
+        for param, grad_req in self._accumulated.items():
+            if param.grad_req == "add":  # else a handler has frozen it
                 param.grad_req = grad_req
-        self._accumulated = []
+        self._accumulated = {}
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Let gradients be overwritten again."""
@@ -248,17 +259,16 @@ class GradientUpdateHandler(
 
     def _waiting_params(self, estimator: Run) -> list[tuple[str, gluon.Parameter]]:
         """Return the parameters with gradients that have not been used yet, with their places."""
-        params = self._adding() if self._batches else []
+        params = [param for param in self._accumulated if param.grad_req != "null"]
+        if not self._batches:
+            params = []
         return list(zip(structural_names(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
-        known = {id(param) for param, _ in self._accumulated}
-        trained = [
-            param
-            for param in trained_parameters(trainer)
-            if param.grad_req != "add" or id(param) not in known
-        ]
-        for param in trained:
+        """Let gradients add up from now on which do not yet; what they hold stays."""
+        for param in trained_parameters(trainer):
+            if param.grad_req == "add":
+                continue
             _, grad_stype = storage_types(param)
             if grad_stype != "default":
                 raise ValueError(
@@ -266,14 +276,15 @@ class GradientUpdateHandler(
                     "which cannot be added up over batches: make the layer with "
                     "sparse_grad=False, or accumulate=1"
                 )
-        self._accumulated += [(p, p.grad_req) for p in trained if id(p) not in known]
-        for param in trained:
-            param.grad_req = "add"
-        if trained and not self._batches and all(map(has_gradient, self._adding())):
-            self._zero_gradients()  # gradients from before this run do not count
-
-    def _adding(self) -> list[gluon.Parameter]:
-        return [param for param, _ in self._accumulated if param.grad_req == "add"]
+            self._accumulated.setdefault(param, param.grad_req)
+            held = []
+            if has_gradient(param):
+                arrays = zip(param.list_data(), param.list_grad(), strict=True)
+                held = [(data, grad, is_fresh(data)) for data, grad in arrays]
+            param.grad_req = "add"  # makes new arrays, of zeros
+            for place, (data, grad, is_new) in enumerate(held):
+                grad.copyto(param.list_grad()[place])
+                mark_fresh(data, is_new)
 
     def _step(self, trainer: gluon.Trainer) -> None:
         if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
@@ -321,7 +332,7 @@ class GradientUpdateHandler(
             for param in trained_parameters(trainer):
                 for data in list_data(param):
                     mark_fresh(data, False)  # which MXNet does not do there
-        if self.accumulate > 1:
+        if self._accumulated:
             self._zero_gradients()
 
     def _settle_stale(self, trainer: gluon.Trainer, is_on_kvstore: bool) -> None:
@@ -385,7 +396,8 @@ class GradientUpdateHandler(
         self._norm = norm
 
     def _zero_gradients(self) -> None:
-        for grads in by_device(param.list_grad() for param in self._adding()):
+        params = filter(has_gradient, self._accumulated)  # a handler may have frozen some
+        for grads in by_device(param.list_grad() for param in params):
             mx.nd.reset_arrays(*map(with_axis, grads), num_arrays=len(grads))
 
 

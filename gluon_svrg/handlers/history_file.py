@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from os import PathLike, fspath
 from os.path import realpath
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gluon_svrg.arguments import check_path
 from gluon_svrg.events import (
     EpochEnd,
     HasExclusiveTasks,
@@ -77,7 +77,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
         overwrite: bool = False,
         priority: float = Order.LAST,
     ) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = check_path("path", path, "the file for the history, .csv or .jsonl")
         if self.path.suffix.lower() not in (".csv", ".jsonl"):
             raise ValueError(
                 f"path must end in .csv or .jsonl, got {fspath(path)!r}: the suffix says what is "

@@ -9,7 +9,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import Any
 
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_integer, check_path
 from gluon_svrg.events import (
     EventHandler,
     ExceptionRaised,
@@ -114,7 +114,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
         check_integer("trace_batches[0]", first, 0, "the trace begins with that batch")
         check_integer("trace_batches[1]", end, first + 1, "the trace ends before that batch")
         self.synchronize, self.overwrite, self.priority = synchronize, overwrite, float(priority)
-        self.trace = None if trace is None else Path(trace).expanduser().absolute()
+        self.trace = None if trace is None else check_path("trace", trace, "the file of the trace")
         if self.trace is not None and self.trace.suffix.lower() != ".json":
             raise ValueError(
                 f"trace must end in .json, got {fspath(self.trace)!r}: it is in the JSON format of "

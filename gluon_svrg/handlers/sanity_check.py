@@ -18,7 +18,13 @@ from gluon_svrg.arrays.nested import as_numpy, tree_leaves
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin, TrainEnd
-from gluon_svrg.run.batch_parts import BatchParts, call_network, compute_losses, unpack_batch
+from gluon_svrg.run.batch_parts import (
+    BatchParts,
+    CallError,
+    call_network,
+    compute_losses,
+    unpack_batch,
+)
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.logger import get_logger
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
@@ -212,6 +218,8 @@ def _output(net: gluon.Block, parts: BatchParts, name: str, hint: str) -> Any:
     try:
         pred = call_network(net, parts.data)
         mx.nd.waitall()
+    except CallError as error:
+        raise ValueError(f"the network cannot compute {name}: {error}{hint}") from error
     except _ERRORS as error:
         raise ValueError(
             f"the network cannot compute {name}: data {_kinds(parts.data)} "

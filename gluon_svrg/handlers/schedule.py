@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from gluon_svrg._mxnet import is_run_by_servers, kvstore_type, optimizer_of
-from gluon_svrg.arguments import check_finite, check_integer, check_number
+from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import (
     BatchBegin,
     EpochBegin,
@@ -217,6 +217,10 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
 
     state_key = "plateau"
 
+    @explains_unknown(
+        min_lr="minimum",
+        threshold="min_delta",
+    )
     def __init__(
         self,
         monitor: str | mx.metric.EvalMetric,

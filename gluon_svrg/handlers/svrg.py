@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.arguments import renamed, renamed_attribute
+from gluon_svrg.arguments import explains_unknown, renamed, renamed_attribute
 from gluon_svrg.checkpoint.optimizer_states import names_by_structure
 from gluon_svrg.checkpoint.state_keys import SVRG
 from gluon_svrg.data.sharding import shard
@@ -95,6 +95,11 @@ class SVRGHandler(
     state_key = SVRG
 
     @renamed(give_up_above="max_variance_ratio", look_again_every="recheck_every_n_epochs")
+    @explains_unknown(
+        alpha="coefficient",
+        snapshot_freq="update_freq",
+        every_n_epochs="update_freq",
+    )
     def __init__(
         self,
         update_freq: int = 1,
@@ -162,7 +167,9 @@ class SVRGHandler(
                 )
             lines.append(line)
         if self.gradient_table == "auto":
-            lines.append("gradient_table='auto' decides at the first snapshot, and logs what")
+            lines.append(
+                "the log of the first snapshot says whether gradient_table='auto' takes one"
+            )
         if self.start_epoch or self.stop_epoch is not None:
             last = "" if self.stop_epoch is None else f" to {self.stop_epoch - 1}"
             lines.append(

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from gluon_svrg.arguments import check_integer
+from gluon_svrg.arguments import check_integer, check_path, explains_unknown
 from gluon_svrg.events import (
     BatchEnd,
     EpochEnd,
@@ -68,6 +68,11 @@ class TensorBoardHandler(
         If tensorboardX is not installed.
     """
 
+    @explains_unknown(
+        logdir="log_dir",
+        save_dir="log_dir",
+        update_freq="every_n_batches",
+    )
     def __init__(
         self,
         log_dir: str | PathLike[str],
@@ -82,7 +87,7 @@ class TensorBoardHandler(
                 "figures are written every that many batches",
             )
         file_class = _event_file_class()
-        self.log_dir = Path(log_dir).expanduser().absolute()
+        self.log_dir = check_path("log_dir", log_dir, "the folder that TensorBoard reads")
         self.every_n_batches = every_n_batches
         self.priority = float(priority)
         self._epochs = _Scalars(file_class, self.log_dir)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gluon_svrg.arguments import check_periods
+from gluon_svrg.arguments import check_periods, explains_unknown
 from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import (
@@ -57,6 +57,13 @@ class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
         If an argument is out of its range, or neither period is given.
     """
 
+    @explains_unknown(
+        epoch_period="every_n_epochs",
+        batch_period="every_n_batches",
+        validation_freq="every_n_epochs",
+        check_val_every_n_epoch="every_n_epochs",
+        eval_fn="the Estimator evaluates by itself: leave it out",
+    )
     def __init__(
         self,
         val_data: Iterable[object],

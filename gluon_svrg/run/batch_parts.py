@@ -34,6 +34,10 @@ _USE_ARRAY_LOADER = (
 )
 
 
+class CallError(ValueError):
+    """The network cannot be called with the data of a batch; the message has the way out."""
+
+
 class BatchParts(NamedTuple):
     """The parts of a batch: each an array, or arrays in tuples, lists and dicts.
 
@@ -94,8 +98,13 @@ def unpack_data(batch: object, net: gluon.Block) -> Any:
         data = batch[0]
     elif isinstance(batch, Mapping) and "label" not in batch:
         data = batch["data"] if set(batch) <= set(_KEYS) else batch
-    else:
+    elif isinstance(batch, (list, tuple, Mapping)) and len(batch) in (2, 3):
         data = _items_of(batch)[0]
+    else:
+        raise ValueError(
+            f"the data to predict must be an array, a dict of arrays, or batches, and a batch of "
+            f"them is {describe_value(batch)}: give the array itself, numpy.asarray(data)"
+        )
     data = _as_ndarrays(data, net)
     _check_arrays("data", data, is_needed=True)
     return data
@@ -145,17 +154,34 @@ def call_network(net: gluon.Block, data: object) -> Any:
         if not widths or "shape" not in str(error):
             raise
         reason = _mxnet.reason_of(error)
-        raise ValueError(
+        raise CallError(
             f"{type(net).__name__} cannot take CSR data with {widths[0]} columns ({reason}): all "
             "batches need the columns of its weights; give the matrices that width"
         ) from error
-    except TypeError as error:
-        if len(arguments) == 1:
+    except (TypeError, ValueError) as error:
+        inputs = _mxnet.inputs_of(net) if isinstance(net, gluon.SymbolBlock) else arguments
+        if len(inputs) != len(arguments):
+            raise CallError(
+                f"the SymbolBlock has {len(inputs)} inputs ({', '.join(inputs)}), and the data of "
+                f"a batch are {len(arguments)}: if an input is the label of an output layer, make "
+                "the block of the symbol before that layer, for example "
+                "gluon.SymbolBlock(symbol.get_internals()['fc1_output'], mx.sym.var('data'))"
+            ) from error
+        if len(arguments) == 1 or isinstance(error, ValueError):
             raise
-        raise ValueError(
+        raise CallError(
             f"{type(net).__name__} cannot be called with {len(arguments)} arrays ({error}): the "
-            "data of a batch are the network's arguments"
+            "data of a batch are the arguments of its forward; give as many arrays as it takes"
         ) from error
+
+
+def cannot_compute(data: str, batch: object, error: Exception) -> ValueError:
+    """Return the error for a batch of `data` with which a forward pass fails."""
+    given = " and ".join(map(describe_value, tree_leaves(batch)))
+    return ValueError(
+        f"network and loss cannot compute a batch of {data}, {given} ({_mxnet.reason_of(error)}): "
+        "give data of the shapes that the network was trained with"
+    )
 
 
 def network_arguments(net: gluon.Block, data: object) -> tuple[Any, ...]:

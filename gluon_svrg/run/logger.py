@@ -21,6 +21,7 @@ else:
 
 NAME = "gluon_svrg.estimator"
 _PACKAGE = "gluon_svrg"
+_NOTEBOOK_WIDTH = 100  # a notebook breaks longer lines by itself, in the middle of a word
 _RECORD = logging.makeLogRecord({"name": "n", "levelname": "L", "msg": "m"})
 
 
@@ -57,11 +58,14 @@ class ConsoleHandler(_StreamHandler):
             super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as text; on a terminal, long lines are broken at its width."""
+        """Return the record as text; on a terminal and in a notebook, long lines are broken."""
         text = super().format(record)
-        if not self.stream.isatty():
+        if self.stream.isatty():
+            width = terminal_width()
+        elif type(self.stream).__module__ == "ipykernel.iostream":
+            width = _NOTEBOOK_WIDTH
+        else:
             return text
-        width = terminal_width()
         return "\n".join(wrapped(line, width) for line in text.split("\n"))
 
     def _is_replaced(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The metrics of a run: from the Estimator's arguments; the loss is always one of them."""
+"""The metrics of a run: made from the Estimator's arguments, with the loss among them."""
 
 from __future__ import annotations
 

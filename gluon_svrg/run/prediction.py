@@ -9,6 +9,7 @@ import mxnet as mx
 from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.sync import wait_for
+from gluon_svrg.run.batch_parts import cannot_compute
 from gluon_svrg.run.batch_processor import BatchProcessor
 from mxnet import autograd
 from mxnet.ndarray import NDArray
@@ -65,6 +66,13 @@ def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
 
 
 def _predict_batch(run: Run, batch: object, batch_axis: int) -> list[Any]:
+    try:
+        return _outputs_of(run, batch, batch_axis)
+    except mx.base.MXNetError as error:
+        raise cannot_compute("the data to predict", batch, error) from error
+
+
+def _outputs_of(run: Run, batch: object, batch_axis: int) -> list[Any]:
     processor = run.batch_processor
     if isinstance(processor, BatchProcessor):
         return processor.predict_batch(run, batch, batch_axis)

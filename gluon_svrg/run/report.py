@@ -44,9 +44,9 @@ _LARGEST = 1e300
 
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --text: #1b1f24; --quiet: #565e68;
-  --line: #d5dae0; --shade: #f4f6f8; LIGHT }
+  --line: #d5dae0; --shade: #f4f6f8; --edge: #0005; LIGHT }
 @media (prefers-color-scheme: dark) { :root { --ground: #15191e; --text: #e6e9ed;
-  --quiet: #a3acb7; --line: #38404a; --shade: #1e242b; DARK } }
+  --quiet: #a3acb7; --line: #38404a; --shade: #1e242b; --edge: #fff6; DARK } }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 84rem; padding: 1.25rem clamp(.9rem, 3vw, 2.5rem) 3rem;
   background: var(--ground); color: var(--text); font: 16px/1.5 system-ui, sans-serif;
@@ -57,7 +57,11 @@ h3 { font-size: .95rem; margin: 0 0 .4em; overflow-wrap: anywhere }
 p { margin: .35em 0 .7em; max-width: 48rem; overflow-wrap: anywhere }
 .quiet { color: var(--quiet) }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; max-width: 100%;
-  width: fit-content }
+  width: fit-content; background: /* a shadow at the side where columns are hidden */
+  linear-gradient(to right, var(--ground), transparent) left / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--ground), transparent) right / 2rem 100% no-repeat local,
+  linear-gradient(to right, var(--edge), transparent) left / 1rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--edge), transparent) right / 1rem 100% no-repeat scroll }
 .tall { max-height: 36rem; overflow-y: auto }
 :focus-visible { outline: 2px solid var(--c0); outline-offset: 2px }
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums;
@@ -121,7 +125,8 @@ def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> s
         figures = [_figure_of(panel, epochs_of(history)) for panel in panels]
         parts += ['<div class="grid">', *figures, "</div>"]
         parts += ["<h2>Where the time went</h2>", *_time_of(result)]
-        names = history.names()
+        # The metrics are what one looks for: on a phone only the first columns can be seen.
+        names = sorted(history.names(), key=lambda name: (name != "epoch", not _is_metric(name)))
         rows = [{_heading(name): row.get(name) for name in names} for row in history]
         parts += ["<h2>Epochs</h2>", table("Epochs", rows)]
     if result.settings or groups:
@@ -129,6 +134,10 @@ def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> s
         parts += [*map(_card, groups, groups.values()), *_cards_of(result.settings), "</div>"]
     parts += ["<h2>Environment</h2>", table_of_pairs("Environment", versions())]
     return page(title, parts)
+
+
+def _is_metric(name: str) -> bool:
+    return name.startswith(SPLITS)
 
 
 def _heading(name: str) -> str:
@@ -333,9 +342,10 @@ def _cards_of(settings: Mapping[str, Mapping[str, object]]) -> Iterable[str]:
 
 
 def _card(title: str, values: Mapping[str, object]) -> str:
-    # A class may wrap after each dot of its name.
+    # A class may wrap after each dot of its name, an argument after each underscore.
     pairs = "".join(
-        f"<dt>{_text(name)}</dt><dd>{_text(value).replace('.', '.<wbr>')}</dd>"
+        f"<dt>{_text(name).replace('_', '_<wbr>')}</dt>"
+        f"<dd>{_text(value).replace('.', '.<wbr>')}</dd>"
         for name, value in values.items()
     )
     return f'<section class="card"><h3>{_text(title)}</h3><dl>{pairs}</dl></section>'

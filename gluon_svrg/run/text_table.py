@@ -15,6 +15,15 @@ _AT_EACH_END = 5
 _GAP = "  "
 
 
+class PrintedText(str):
+    """A text that has been printed already: a notebook does not show it once more."""
+
+    __slots__ = ()
+
+    def _ipython_display_(self) -> None:
+        pass
+
+
 def cell(value: object) -> str:
     """Return a figure as a table shows it: whole numbers in full, others with four digits.
 

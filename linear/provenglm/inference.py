@@ -66,6 +66,8 @@ def covariance(
             f"there are {count} rows{of_weight} for {coefficients} coefficients, which have no "
             "standard errors then: give more rows, fewer columns, or a penalty"
         )
+    counts = weight > 0  # at a row that is left out they may be infinite: 0 times them is NaN
+    residual, fisher = np.where(counts, residual, 0), np.where(counts, fisher, 1)
     workers = Workers(rows.shape[0] * rows.shape[1])
     with workers.running():
         information, center, total = _information(rows, weight * fisher, has_intercept, workers)

@@ -821,6 +821,9 @@ def explained_deviance(
     From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
     and 0 for an imperfect prediction if all y are the same.
     """
+    if weight is not None:
+        counts = weight > 0  # of a row that is left out it may be infinite, and 0 times it is NaN
+        target, scores, weight = target[counts], scores[counts], weight[counts]
     share = np.ones(len(target)) if weight is None else weight
     best = np.broadcast_to(loss.null_scores(target, share), target.shape)
     of_model, of_mean = (

@@ -1,11 +1,18 @@
 """Standard errors: the formulas of GLMs, and the deviation of refitted coefficients."""
 
 import re
+from functools import partial
 
 import large_data
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGClassifierCV, SVRGRegressor, constants
+from provenglm import (
+    SVRGClassifier,
+    SVRGClassifierCV,
+    SVRGRegressor,
+    SVRGRegressorCV,
+    constants,
+)
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
@@ -172,3 +179,32 @@ def separated():
 def test_what_has_none(of, told):
     with pytest.raises(ValueError, match=re.escape(told)):
         of()
+
+
+@pytest.mark.parametrize("name", [*TARGETS, "huber"])
+@pytest.mark.parametrize("size", [1e2, 1e9, 1e100])
+@pytest.mark.parametrize("target", [1.0, 1e25])
+@pytest.mark.parametrize("container", [np.asarray, csr_array])
+def test_a_row_of_weight_0_counts_nowhere(name, size, target, container):
+    """Its prediction and its deviance may overflow: 0 times infinity is NaN."""
+    logistic = name == "logistic"
+    y = TARGETS["squared" if name == "huber" else name]
+    features = np.vstack([X, np.full((1, P), size), np.full((1, P), -size)])
+    targets = np.r_[y, [1.0, 0.0] if logistic else [target, target]]
+    weight = np.r_[WEIGHT, 0, 0]
+    make = SVRGClassifier if logistic else partial(SVRGRegressor, name, alpha=1e-3)
+    model = make(tol=1e-12).fit(container(X), y, WEIGHT)
+    given = container(features), targets, weight
+    other = make(tol=1e-12).fit(*given)
+    np.testing.assert_allclose(other.coef_, model.coef_, rtol=1e-5)
+    assert other.score(*given) == pytest.approx(model.score(X, y, WEIGHT), rel=1e-6)
+    if name != "huber":  # which has none
+        errors = model.standard_errors(X, y, WEIGHT)
+        np.testing.assert_allclose(other.standard_errors(*given), errors, rtol=1e-5)
+    splits = [(np.r_[0:200, N], np.r_[200:N, N + 1]), (np.r_[100:N, N + 1], np.r_[0:100, N])]
+    without = [tuple(part[part < N] for part in split) for split in splits]
+    crossed = partial(SVRGClassifierCV, 3) if logistic else partial(SVRGRegressorCV, name, alphas=3)
+    model = crossed(cv=without, tol=1e-10).fit(container(X), y, WEIGHT)
+    with np.errstate(over="ignore"):  # of the predictions there
+        other = crossed(cv=splits, tol=1e-10).fit(*given)
+    np.testing.assert_allclose(other.scores_, model.scores_, rtol=1e-5)

@@ -205,9 +205,14 @@ class Plain(gluon.Block):
         return x
 
 
-def both(container, *layers):
+def made_of(container, *layers):
     net = container()
     net.add(*layers)
+    return net
+
+
+def both(container, *layers):
+    net = made_of(container, *layers)
     net.initialize()
     return net
 
@@ -233,13 +238,37 @@ def test_the_layer_that_cannot_be_hybridized_is_named(case, tmp_path):
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (both(nn.Sequential, nn.Dense(1), Plain(prefix="p_")), r"layer '1' \(Plain 'p'\) is a "),
-        (both(nn.Sequential, nn.Dense(1)), r"layer 'net' \(Sequential 'sequential\d+'\) is a "),
+        (
+            both(nn.Sequential, nn.Dense(1), Plain(prefix="p_")),
+            r"layer '1' \(Plain 'p'\) is a gluon.Block: make it a HybridBlock with a hybrid_for",
+        ),
+        (
+            both(nn.Sequential, nn.Dense(1)),
+            r"layer 'net' \(Sequential 'sequential\d+'\) is a gluon.Block: make it an "
+            "nn.HybridSequential of the same layers",
+        ),
     ],
 )
 def test_a_plain_block_is_named(net, message, tmp_path):
-    with pytest.raises(ValueError, match=message + "gluon.Block"):
+    with pytest.raises(ValueError, match=message):
         deploy.export(net, tmp_path / "model", mx.nd.ones((1, 2)))
+
+
+def test_the_weights_of_a_plain_sequential_are_kept_as_the_error_says(tmp_path):
+    def layers():
+        return nn.Dense(4, activation="relu"), nn.BatchNorm(), nn.Dense(2)
+
+    plain = both(nn.Sequential, made_of(nn.Sequential, *layers()), nn.Dense(3))
+    x = mx.nd.random.normal(shape=(5, 6))
+    expected = plain(x).asnumpy()
+    way_out = r"trained weights stay: net.save_parameters\('net.params'\), then load_parameters"
+    with pytest.raises(ValueError, match=way_out):
+        deploy.export(plain, tmp_path / "model", x)
+    plain.save_parameters(str(tmp_path / "net.params"))
+    net = made_of(nn.HybridSequential, made_of(nn.HybridSequential, *layers()), nn.Dense(3))
+    net.load_parameters(str(tmp_path / "net.params"))
+    predictor = deploy.Predictor(deploy.export(net, tmp_path / "model", x))
+    np.testing.assert_allclose(predictor(x), expected, rtol=1e-5, atol=1e-6)
 
 
 def of(function, in_units=2):

@@ -363,3 +363,20 @@ def test_the_plot(tmp_path):
     np.testing.assert_array_equal(smoothed.get_ydata(), found.smoothed_losses)
     np.testing.assert_array_equal(axes.lines[2].get_xdata(), sorted(found.trials))
     assert axes.lines[3].get_xdata()[0] == found.suggestion
+
+
+@pytest.mark.parametrize("step", [{}, {"accumulate": 2}, {"clip_norm": 1.0}], ids=str)
+def test_gradients_that_add_up_are_those_of_one_step(step):
+    """As a loop by hand leaves the network, with grad_req='add'."""
+    found = []
+    for grad_req in ("write", "add"):
+        net = nn.Dense(1, in_units=3)
+        net.initialize(mx.init.Zero())
+        net.collect_params().setattr("grad_req", grad_req)
+        x = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
+        estimator = runs.estimator_of(net, gluon.loss.L2Loss(), lr=0.1)
+        data = ArrayLoader(x, x.sum(axis=1, keepdims=True), batch_size=8)
+        handlers = [gs.GradientUpdateHandler(**step)]
+        test = gs.find_learning_rate(estimator, data, num_batches=12, event_handlers=handlers)
+        found.append(test.losses)
+    np.testing.assert_array_equal(*found)

@@ -13,8 +13,19 @@ from problems import ONE, TWO
 LR, MOMENTUM, WD = 0.2, 0.9, 0.01
 
 
-def fit(contexts, handler, on_kvstore=None, svrg=False, epochs=3, dtype="float64", **problem):
+def fit(
+    contexts,
+    handler,
+    on_kvstore=None,
+    svrg=False,
+    epochs=3,
+    dtype="float64",
+    grad_req="write",
+    others=(),
+    **problem,
+):
     made = problems.make("mlp", contexts, dtype=dtype, **problem)
+    made.net.collect_params().setattr("grad_req", grad_req)
     start = made.params
     trainer = gs.SVRGTrainer(
         made.net.collect_params(),
@@ -25,7 +36,7 @@ def fit(contexts, handler, on_kvstore=None, svrg=False, epochs=3, dtype="float64
         update_on_kvstore=on_kvstore,
     )
     estimator = gs.Estimator(made.net, made.loss, trainer=trainer, context=list(contexts))
-    given = [handler] + ([gs.SVRGHandler(update_freq=2)] if svrg else [])
+    given = [handler, *others] + ([gs.SVRGHandler(update_freq=2)] if svrg else [])
     estimator.fit(made.ndarrays(dtype), epochs=epochs, event_handlers=given)
     return made, start
 
@@ -38,8 +49,13 @@ def clipped(gradient, norm, value):
     return [np.clip(g, -value, value) for g in gradient] if value is not None else gradient
 
 
-def expected(problem, weights, accumulate, norm=None, value=None, svrg=False, epochs=3):
-    """SGD with momentum in NumPy, over steps of several batches."""
+def expected(
+    problem, weights, accumulate, norm=None, value=None, svrg=False, epochs=3, is_frozen=None
+):
+    """SGD with momentum in NumPy, over steps of several batches.
+
+    `is_frozen(epoch, batch)` says, at a batch, whether the first layer has no gradient there.
+    """
     weights = [w.copy() for w in weights]
     velocity = [np.zeros_like(w) for w in weights]
     optimizer = oracle.SGD(LR, MOMENTUM, WD)
@@ -51,11 +67,19 @@ def expected(problem, weights, accumulate, norm=None, value=None, svrg=False, ep
             step = problem.batches[first : first + accumulate]
             x, y = (np.concatenate(part) for part in zip(*step, strict=True))
             gradient = problem.gradient(weights, x, y)
+            frozen = [is_frozen(epoch, first + i) for i in range(len(step))] if is_frozen else []
+            if any(frozen) and not frozen[-1]:  # the other batches' part
+                rest = [pair for pair, left in zip(step, frozen, strict=True) if not left]
+                rest = [np.concatenate(part) for part in zip(*rest, strict=True)]
+                gradient[:2] = problem.gradient(weights, *rest)[:2]
             if svrg:
                 old = problem.gradient(snapshot, x, y)
                 gradient = [g - s + len(x) * f for g, s, f in zip(gradient, old, full, strict=True)]
             mean = clipped([g / len(x) for g in gradient], norm, value)
-            optimizer.step(weights, velocity, [g * len(x) for g in mean], len(x))
+            moved = slice(2 if frozen and frozen[-1] else 0, None)
+            optimizer.step(
+                weights[moved], velocity[moved], [g * len(x) for g in mean][moved], len(x)
+            )
     return weights
 
 
@@ -77,6 +101,82 @@ def test_against_numpy(contexts, on_kvstore, clipping, accumulate, svrg):
     if norm == 0.05:
         unclipped = expected(problem, start, accumulate, svrg=svrg)
         assert problems.relative_difference(weights, unclipped) > 1e-2
+
+
+@pytest.mark.parametrize("svrg", [False, True])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("clipping", CLIPPING, ids=str)
+@pytest.mark.parametrize(
+    ("contexts", "on_kvstore"), [(ONE, None), (ONE, True), (TWO, False), (TWO, True)]
+)
+def test_gradients_that_add_up_are_those_of_one_step(
+    contexts, on_kvstore, clipping, accumulate, svrg
+):
+    """As a loop by hand leaves them: grad_req='add', and a gradient that has been used."""
+
+    class Leftover(gs.events.TrainBegin):
+        priority = -9000
+
+        def train_begin(self, estimator, *args, **kwargs):
+            for param in estimator.net.collect_params().values():
+                for grad in param.list_grad():
+                    grad[:] = 7
+
+    runs = [
+        fit(
+            contexts,
+            gs.GradientUpdateHandler(accumulate=accumulate, **clipping),
+            on_kvstore,
+            svrg,
+            grad_req=grad_req,
+            others=[Leftover()],
+        )[0]
+        for grad_req in ("write", "add")
+    ]
+    assert problems.same(*(run.params for run in runs))
+    params = runs[1].net.collect_params().values()
+    assert {param.grad_req for param in params} == {"add"}
+
+
+class Freeze(gs.events.EpochBegin, gs.events.BatchBegin):
+    """The first layer has a gradient only where `is_frozen` does not say otherwise."""
+
+    def __init__(self, is_frozen):
+        self.is_frozen = is_frozen
+        self.batches = 0
+
+    def epoch_begin(self, estimator, *args, **kwargs):
+        self.batches = 0
+
+    def batch_begin(self, estimator, *args, **kwargs):
+        layer = next(iter(estimator.net._children.values()))
+        frozen = self.is_frozen(estimator.position.epoch, self.batches)
+        for param in layer.collect_params().values():
+            if (param.grad_req == "null") != frozen:
+                param.grad_req = "null" if frozen else "write"
+        self.batches += 1
+
+
+FREEZING = {
+    "unfrozen at an epoch": lambda epoch, batch: epoch < 1,
+    "frozen at an epoch": lambda epoch, batch: epoch >= 1,
+    "unfrozen in the middle of a step": lambda epoch, batch: (epoch, batch) < (1, 1),
+    "frozen and unfrozen": lambda epoch, batch: epoch == 1,
+}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 3])
+@pytest.mark.parametrize("contexts", [ONE, TWO])
+@pytest.mark.parametrize("name", FREEZING)
+def test_layers_that_are_frozen_or_unfrozen_during_the_run(name, contexts, accumulate):
+    is_frozen = FREEZING[name]
+    handler = gs.GradientUpdateHandler(accumulate=accumulate)
+    problem, start = fit(contexts, handler, others=[Freeze(is_frozen)])
+    weights = expected(problem, start, accumulate, is_frozen=is_frozen)
+    assert problems.relative_difference(problem.params, weights) < 1e-12
+    layer = next(iter(problem.net._children.values()))
+    requests = {param.grad_req for param in layer.collect_params().values()}
+    assert requests == {"null" if is_frozen(2, 0) else "write"}
 
 
 def test_a_large_enough_norm_changes_no_bit():

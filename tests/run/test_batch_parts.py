@@ -461,3 +461,30 @@ def test_a_known_cast_asks_the_network_for_all_its_parameters_no_more(monkeypatc
     assert len(asked) == number
     net.cast("float64")
     assert call_network(net, data).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("inputs", "data", "message"),
+    [
+        (
+            ["data", "softmax_label"],
+            X1,
+            r"has 2 inputs \(data, softmax_label\), and .* batch are 1:",
+        ),
+        (["data"], (X1, X1), r"has 1 inputs \(data\), and the data of a batch are 2:"),
+    ],
+)
+def test_a_symbol_block_with_another_number_of_inputs_names_them(inputs, data, message):
+    """As a Module saves its symbol: with an output layer, and its label as input."""
+    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc1")
+    if len(inputs) == 2:
+        symbol = mx.sym.SoftmaxOutput(symbol, mx.sym.var("softmax_label"), name="softmax")
+    net = initialized(gluon.SymbolBlock(symbol, [mx.sym.var(name) for name in inputs]))
+    estimator = svrg_estimator(net, gluon.loss.SoftmaxCELoss())
+    batch = (data, np.arange(SAMPLES) % 3)
+    way_out = r".*symbol before that layer, for example gluon.SymbolBlock\(symbol.get_internals"
+    with pytest.raises(ValueError, match="^the network cannot compute .*" + message + way_out):
+        estimator.fit([batch], epochs=1)
+    inner = symbol.get_internals()["fc1_output"]  # the way out
+    net = initialized(gluon.SymbolBlock(inner, mx.sym.var("data")))
+    svrg_estimator(net, gluon.loss.SoftmaxCELoss()).fit([(X1, batch[1])], epochs=1)

@@ -52,6 +52,17 @@ def test_only_on_a_terminal_a_long_line_is_broken(is_terminal, monkeypatch):
     assert " ".join(map(str.strip, lines)) == line
 
 
+def test_in_a_notebook_a_long_line_is_broken():
+    """Which would break it in the middle of a word."""
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    handler = ConsoleHandler()
+    handler.setStream(stream)
+    line = ", ".join(f"figure {k} is {k}" for k in range(20))
+    lines = handler.format(logging.makeLogRecord({"msg": line})).split("\n")
+    assert 80 < max(map(len, lines)) <= 100
+    assert " ".join(map(str.strip, lines)) == line
+
+
 def test_a_line_is_seen_once_whoever_has_configured_what(root_logger, capsys):
     """No handler, a stream at the root, a file at the root, a stream at one of the loggers."""
     fit()

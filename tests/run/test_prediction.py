@@ -3,12 +3,14 @@
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import pandas as pd
 import pytest
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.run import prediction
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
+from scipy.sparse import csr_matrix
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(21, 4)), RNG.normal(size=(21, 1))
@@ -162,13 +164,31 @@ def test_an_evaluate_batch_of_ones_own_decides():
         ([X], 8, "batch_size=8 is for arrays, and the data are batches already: leave it out"),
         ({"a": X, "b": X[:3]}, None, r"all the same number, got \[21, 3\]"),
         (X[:0], None, r"must have samples along axis 0, all the same number, got \[0\]"),
-        (["text"], None, r"must be a \(data, label\) pair, got a str"),
+        (["text"], None, "a batch of them is a str: give the array itself, numpy.asarray"),
+        (X.tolist(), None, "a batch of them is a list of 4: give the array itself, numpy.asarray"),
+        ([1.0, 2.0], None, "a batch of them is a float: give the array itself"),
+        ([(X, X, X, X)], None, "a batch of them is a tuple of 4: give the array itself"),
+        (pd.DataFrame(X), None, r"got a DataFrame: give data.to_numpy\(\)"),
+        (csr_matrix(X), None, r"got a csr_matrix: give data.toarray\(\)"),
     ],
 )
 def test_what_cannot_be_predicted(data, batch_size, message):
     net, _ = heads()
     with pytest.raises(ValueError, match=message):
         estimator_of(net).predict(data, batch_size)
+
+
+@pytest.mark.parametrize("data", [X[:, :3], X[None], X[0], list(X), [(X[:, :3], X)]])
+def test_data_of_another_shape_are_named(data):
+    net = nn.Dense(1, in_units=4)
+    net.initialize()
+    way_out = "compute a batch of {}, an array .*Shape.*: give data of the shapes that the network"
+    with pytest.raises(ValueError, match=way_out.format("the data to predict")):
+        estimator_of(net).predict(data)
+    batch = data[0] if isinstance(data, list) and isinstance(data[0], tuple) else (data, data)
+    if isinstance(batch[0], np.ndarray):
+        with pytest.raises(ValueError, match=way_out.format("val_data")):
+            estimator_of(net).evaluate([batch])
 
 
 def test_outputs_that_cannot_be_joined():

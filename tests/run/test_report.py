@@ -84,15 +84,19 @@ def page_of(result, tmp_path, **given):
 
 
 def check_epochs(page, history):
-    """All figures of the history are in the table, with all digits."""
+    """All figures of the history are in the table, the metrics first, with all digits."""
     header, *rows = page.tables["Epochs"]
-    expected = [name.replace("_", " ") for name in history.names()]
+    others = [name for name in history.names() if name != "epoch"]
+    is_metric = [name.startswith(("training", "validation")) for name in others]
+    metrics = [name for name, is_one in zip(others, is_metric, strict=True) if is_one]
+    names = ["epoch", *metrics, *(name for name in others if name not in metrics)]
+    expected = [name.replace("_", " ") for name in names]
     assert [name for name, _ in header] == [
         "peak memory (MiB)" if name == "peak memory mib" else name for name in expected
     ]
     assert len(rows) == len(history)
     for shown, figures in zip(rows, history, strict=True):
-        for (text, title), name in zip(shown, history.names(), strict=True):
+        for (text, title), name in zip(shown, names, strict=True):
             value = figures.get(name)
             assert text == cell(value)
             if isinstance(value, (float, list)):
