@@ -636,7 +636,7 @@ def test_the_mean_of_the_contexts_running_statistics_is_evaluated(fails):
 
 def test_an_interrupt_at_any_line_of_fit_leaves_no_reference_to_the_data():
     """But for those of the clean-up itself."""
-    fit = gs.Estimator.fit.__wrapped__
+    fit = inspect.unwrap(gs.Estimator.fit)
     source, first = inspect.getsourcelines(fit)
     clean_up = first + next(n for n, line in enumerate(source) if line.strip() == "finally:")
     problem = problems.make("softmax")
