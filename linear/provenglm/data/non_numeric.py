@@ -55,9 +55,9 @@ def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | N
         Whether text is not looked for. This reads no column but those of objects.
     """
     is_wrong = is_date if dates_alone else _is_no_number
-    names, dtypes, values = _columns(X)
-    if dates_alone and not any(map(_may_have_dates, set(dtypes))):
+    if dates_alone and not any(_may_have_dates(str(dtype)) for dtype in set(_dtypes(X))):
         return None
+    names, dtypes, values = _columns(X)
     for place, (name, dtype) in enumerate(zip(names, dtypes, strict=True)):
         called = f"column {place}" if name is None else f"column {place} ({name!r})"
         if _DATES.match(dtype):
@@ -212,30 +212,37 @@ def _may_have_dates(dtype: str) -> bool:
     return bool(_DATES.match(dtype) or _NESTED.match(dtype)) or dtype.lower() == "object"
 
 
+def _is_arrow(X: object) -> bool:
+    return hasattr(type(X), "column_names") and hasattr(type(X), "schema")
+
+
+def _is_frame(X: object) -> bool:
+    return hasattr(type(X), "columns") and hasattr(type(X), "dtypes")
+
+
+def _dtypes(X: Any) -> Iterable[Any]:
+    """Return the dtypes of the columns of a frame or of a table, or that of an array."""
+    if _is_arrow(X):
+        return list(X.schema.types)
+    return X.dtypes if _is_frame(X) else [np.asarray(X).dtype]
+
+
 def _columns(X: Any) -> _Columns:
     """Return the columns of a frame, of a table or of an array."""
-    if hasattr(X, "column_names") and hasattr(X, "schema"):  # Arrow
-        return _Columns(X.column_names, _names_of(X.schema.types), X.column)
-    if hasattr(X, "columns") and hasattr(X, "dtypes"):
-        names = list(X.columns)
-        by_place = hasattr(X, "iloc")
-        return _Columns(
-            names,
-            _names_of(X.dtypes),
-            lambda k: X.iloc[:, k] if by_place else X[names[k]],
-        )
+    if _is_arrow(X):
+        return _Columns(X.column_names, list(map(str, _dtypes(X))), X.column)
+    if _is_frame(X):
+        names, by_place = list(X.columns), hasattr(X, "iloc")
+
+        def column(k: int) -> object:
+            return X.iloc[:, k] if by_place else X[names[k]]
+
+        return _Columns(names, list(map(str, _dtypes(X))), column)
     values = np.asarray(X)
     if values.dtype.kind in "SU" and not isinstance(X, np.ndarray):
         values = np.asarray(X, dtype=object)
     count = values.shape[1] if values.ndim == 2 else 0
     return _Columns([None] * count, [str(values.dtype)] * count, values.T.__getitem__)
-
-
-def _names_of(dtypes: Iterable[Any]) -> list[str]:
-    """Return the names of dtypes: NumPy takes its time for each."""
-    given = list(dtypes)
-    names = {dtype: str(dtype) for dtype in set(given)}
-    return [names[dtype] for dtype in given]
 
 
 def _first_row(column: NumPyArray, is_wrong: Callable[[object], bool]) -> int | None:
