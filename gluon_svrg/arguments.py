@@ -60,15 +60,13 @@ def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, 
     return decorate
 
 
-def no_argument(
-    owner: str, name: str, known: Iterable[str], elsewhere: Mapping[str, str]
-) -> TypeError:
-    """Return the error for an argument that a function or a class does not have.
+def hint_for(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """Return what to do in the place of an argument that a function or a class does not have.
 
     Parameters
     ----------
-    owner, name : str
-        What was called, and the argument that it got.
+    name : str
+        The argument.
     known : iterable of str
         The arguments that it has.
     elsewhere : mapping of str to str
@@ -77,9 +75,7 @@ def no_argument(
     known = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, known, 1)
     hint = elsewhere.get(name) or next(iter(near), f"it has {', '.join(known)}")
-    if hint in known:
-        hint = f"did you mean {hint}?"
-    return TypeError(f"{owner} has no argument {name!r}: {hint}")
+    return f"did you mean {hint}?" if hint in known else hint
 
 
 def explains_unknown(**elsewhere: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
@@ -88,7 +84,7 @@ def explains_unknown(**elsewhere: str) -> Callable[[Callable[_P, _Result]], Call
     Parameters
     ----------
     **elsewhere : str
-        As for :func:`no_argument`.
+        As for :func:`hint_for`.
 
     Returns
     -------
@@ -104,7 +100,8 @@ def explains_unknown(**elsewhere: str) -> Callable[[Callable[_P, _Result]], Call
         def explaining(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
             for name in kwargs:
                 if name not in known:
-                    raise no_argument(owner, name, known, elsewhere)
+                    hint = hint_for(name, known, elsewhere)
+                    raise TypeError(f"{owner} got an unexpected keyword argument {name!r}: {hint}")
             return function(*args, **kwargs)
 
         return explaining

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
-from gluon_svrg.arguments import check_finite, no_argument
+from gluon_svrg.arguments import check_finite, hint_for
 from mxnet import ndarray as nd, optimizer as mxnet_optimizer
 from mxnet.lr_scheduler import CosineScheduler, LRScheduler, PolyScheduler
 from mxnet.ndarray import NDArray
@@ -455,7 +455,8 @@ def _check_arguments(optimizer: type[mxnet_optimizer.Optimizer], given: Mapping[
                 _check_is_number(optimizer, name, value)
             continue
         elsewhere = _ELSEWHERE if _ELSEWHERE.get(name) in known else {}
-        raise no_argument(optimizer.__name__, name, known, elsewhere)
+        hint = hint_for(name, known, elsewhere)
+        raise TypeError(f"{optimizer.__name__} has no argument {name!r}: {hint}")
     if given.get("learning_rate", 0.0) is None and given.get("lr_scheduler") is None:
         # MXNet would take 0.01, also in the place of another default, such as Adam's 0.001.
         raise ValueError(
