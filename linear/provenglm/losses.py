@@ -391,7 +391,9 @@ class Logistic(Loss):
         wanted = float(mean)
         of_scores = wanted + float(excess)
         down = of_scores > wanted
-        mixed = 1 - wanted / of_scores if down else (wanted - of_scores) / (1 - of_scores)
+        # A class with 1e-17 of all weights leaves 0 of both.
+        up = wanted - of_scores
+        mixed = 1 - wanted / of_scores if down else up / (1 - of_scores) if up > 0 else 0.0
         sign = 1.0 if down else -1.0
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
@@ -475,8 +477,8 @@ class Logistic(Loss):
         return np.where(inside, entropy, np.inf)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        share = weight @ target / weight.sum()
-        return np.asarray(np.log(share) - np.log1p(-share))
+        # Of a class with 1e-19 of all weights, 1 less the other's share would be 0.
+        return np.asarray(np.log(weight @ target) - np.log(weight @ (1 - target)))
 
 
 @dataclass(frozen=True)

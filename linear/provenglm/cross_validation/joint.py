@@ -20,10 +20,11 @@ from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot, products
 from provenglm.plan import Plan, sample_size
 from provenglm.problem import Problem
+from provenglm.returned import returned
 from provenglm.sampling import penalty_of
 from provenglm.secants import Secants
-from provenglm.solution import Settings, StopReason
-from provenglm.solve import ROUNDING, Session
+from provenglm.solution import ROUNDING, Settings, StopReason, judged
+from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
 Watch = Callable[[str], None]
@@ -335,9 +336,9 @@ class JointPath:
         gained = self._settings.tol * (walk.null - full)
         rounding = ROUNDING * abs(full)
         if decrement <= max(gained / 10, rounding):
-            return self._kept(walk, decrement, StopReason.CONVERGED, self._gap(walk))
+            return self._kept(walk, decrement, StopReason.ESTIMATED, self._gap(walk))
         if decrement <= gained and (gap := self._gap(walk)) <= gained:
-            return self._kept(walk, decrement, StopReason.CONVERGED, gap)
+            return self._kept(walk, decrement, StopReason.ESTIMATED, gap)
         if walk.count > self._settings.max_iter:
             return self._kept(walk, decrement, StopReason.MAX_ITER, self._gap(walk))
         if time.perf_counter() >= self._settings.deadline:
@@ -347,23 +348,29 @@ class JointPath:
         return self._by_itself(walk, strength) if walk.poor >= constants.TRIES else None
 
     def _gap(self, walk: Walk) -> float:
+        return duality_gap(*self._at(walk))
+
+    def _at(self, walk: Walk) -> tuple[Objective, Snapshot]:
+        """Return a fold's objective, and what is known where it is."""
         value = walk.at
         snapshot = Snapshot(
             value.theta, self._full(walk, value), self._gradient(walk, value), value.scores
         )
-        objective = replace(walk.objective, share=self._pass.share(walk.fold))
-        return duality_gap(objective, snapshot)
+        return replace(walk.objective, share=self._pass.share(walk.fold)), snapshot
 
     def _kept(self, walk: Walk, decrement: float, reason: StopReason, gap: float) -> PathPoint:
-        weights, intercept = self._objective.scaling.to_user(walk.at.theta)
+        objective, snapshot = self._at(walk)
+        value = snapshot.objective
+        user = returned(objective, snapshot, snapshot.theta)
+        enough, gap = self._settings.tol * (walk.null - value), max(gap + user.change, 0.0)
         return PathPoint(
-            coef=weights.reshape(len(weights), -1),
-            intercept=np.atleast_1d(intercept),
-            objective=self._full(walk, walk.at),
+            coef=user.coef,
+            intercept=user.intercept,
+            objective=value + user.change,
             gap=gap,
-            decrement=decrement,
+            decrement=min(decrement + max(user.change, 0.0), gap),
             iterations=walk.count,
-            reason=reason,
+            reason=judged(reason, gap, decrement, enough, ROUNDING * abs(value), user.change),
         )
 
     def _move(self, moving: list[tuple[Walk, NumPyArray]]) -> list[Walk]:
