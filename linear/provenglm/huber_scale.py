@@ -42,6 +42,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.data.rows import rows_of
 from provenglm.losses import Huber
+from provenglm.plan import dense_if_small
 from provenglm.problem import Problem
 from provenglm.returned import shifted
 from provenglm.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
@@ -50,6 +51,8 @@ from provenglm.types import NumPyArray
 
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
+# A scale is its own best one, to so many digits.
+_OWN_BEST = 0.99
 # A mean of so many standard deviations: products of features that are not centred lose digits.
 _FAR = 1e5
 # Of the eigenvalues of products of columns of size 1: below is rounding.
@@ -198,7 +201,7 @@ def moved(
     ----------
     coef : numpy.ndarray, (p,)
     is_perfect : bool
-        Whether the best scale is 0: then the mean of u^2 need not be 1.
+        Whether the best scale is next to 0: then the mean of u^2 may be below 1.
     center : numpy.ndarray, (p,), optional
         As in `lower_bound`.
     """
@@ -285,7 +288,7 @@ def solve_with_scale(
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
     assert isinstance(problem.loss, Huber)
-    return _Search(problem, problem.loss.epsilon, settings).run(start)
+    return _Search(dense_if_small(problem), problem.loss.epsilon, settings).run(start)
 
 
 @dataclass
@@ -438,6 +441,7 @@ class _Search:
             settings,
             max_iter=max(1, settings.max_iter - self._count()),
             max_time=None,
+            began=self.began,
             deadline=self.deadline,
             watch=self._watch_at(scale),
         )
@@ -473,7 +477,9 @@ class _Search:
         """Return the solution with objective, gap and decrement of F, and tell the last record."""
         problem, epsilon = self.problem, self.epsilon
         objective = joint_objective(problem, solution.coef, residual, best, epsilon)
-        at, is_perfect = best or scale, best == 0
+        # If the optimum is a perfect fit, each scale has a smaller one as its best.
+        is_perfect = best < _OWN_BEST * scale
+        at = scale if is_perfect else best
         bound = lower_bound(problem, residual, at, epsilon, self.center)
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2

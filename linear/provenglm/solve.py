@@ -151,20 +151,45 @@ class Session:
 
     @cached_property
     def _certificate(self) -> Certificate:
-        objective, _ = self.prepare()
-        problem, scaling = self._problem, objective.scaling
-        used = scaling.inverse > 0
-        scale = np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used)
-        return Certificate(
-            objective.rows,
-            problem.target,
-            objective.share,
-            problem.loss,
-            problem.fit_intercept,
-            scaling.center,
-            scale,
-            self._workers,
-        )
+        return _certificate_of(self.prepare()[0])
+
+
+def _certificate_of(objective: Objective) -> Certificate:
+    scaling = objective.scaling
+    used = scaling.inverse > 0
+    return Certificate(
+        objective.rows,
+        objective.target,
+        objective.share,
+        objective.loss,
+        objective.intercept,
+        scaling.center,
+        np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used),
+        objective.workers,
+    )
+
+
+def proven(
+    problem: Problem,
+    objective: Objective,
+    sample: Sample,
+    snapshot: Snapshot,
+    estimate: float,
+    settings: Settings,
+    enough: float,
+) -> float:
+    """Return a bound of the distance of one point by a Newton step on some rows, or inf."""
+    proof = _Proof(
+        lambda: _certificate_of(objective),
+        problem,
+        sample,
+        objective.scaling,
+        problem.l2,
+        problem.l1,
+        settings.seed,
+    )
+    user = returned(objective, snapshot, snapshot.theta)
+    return proof.of(user, snapshot, estimate, enough)[1]
 
 
 class _Proof:

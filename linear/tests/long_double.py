@@ -134,8 +134,14 @@ class LongDouble:
             scale = with_best_scale(scores[:, 0] - self.target, self.share, self.loss.epsilon)[1]
             one, scores = self.with_scale(scale), scores / max(scale, LONG(1e-300))
         residual = parts_of_loss(one.loss, scores, one.target)[1]
-        sizes = np.abs(self.rows) @ np.abs(theta)
+        # Columns are centred before they are multiplied, if their mean is far beyond a deviation.
+        raw = self.rows[:, :-1] * self.scale + self.center
+        is_near = np.abs(self.center) <= 1e5 * raw.std(axis=0)
+        beside = np.where(is_near, np.abs(self.center / self.scale), 0) @ np.abs(theta[:-1])
+        sizes = np.abs(self.rows) @ np.abs(theta) + beside
         moved = self.share @ (np.abs(residual) * sizes).sum(axis=1)
+        if self.loss.has_classes:  # a logarithm of a sum has the digits of the largest score
+            moved += self.share @ np.abs(scores).max(axis=1)
         n, p = self.rows.shape
         return UNIT * ((p + 4) * float(moved) + (n + 20) * (1 + abs(float(self.value(theta)))))
 
@@ -289,8 +295,8 @@ def with_best_scale(error: np.ndarray, share: np.ndarray, epsilon: float) -> tup
     """Return min over s > 0 of s / 2 + s mean(h(error / s)), h Huber's, and s; by bisection."""
     size = np.abs(error)
     high = size.max(initial=LONG(0)) + LONG(1e-300)
-    low = LONG(1e-25) * high
-    for _ in range(200):
+    low = LONG(1e-70) * high
+    for _ in range(250):
         middle = np.sqrt(low * high)
         if not low < middle < high:
             break
