@@ -536,14 +536,17 @@ class Softmax(Loss):
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        probability, normaliser = self._exponential(scores)
+        probability, normaliser, top = self._exponential(scores)
         rows = np.arange(len(target))
-        value = normaliser - scores[rows, target]
+        # In this order a shift of all classes costs no digit.
+        value = normaliser + (top - scores[rows, target])
         probability[target, rows] -= 1
         return value, probability.T
 
-    def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the probabilities, (K, n), and the logarithm of their normaliser, (n,).
+    def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return the probabilities, (K, n), the logarithm of their normaliser, and the top score.
+
+        The normaliser is that of the scores less the top one, (n,).
 
         Class by class: NumPy takes sums over few numbers that lie side by side several times as
         long as sums of long rows.
@@ -554,7 +557,7 @@ class Softmax(Loss):
         np.exp(exponential, out=exponential)
         total = exponential.sum(axis=0)
         exponential /= total
-        return exponential, np.log(total) + top
+        return exponential, np.log(total), top
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = self.probability(scores)

@@ -119,6 +119,8 @@ def line_of(name: str, record: Record) -> str:
         f"{name}, snapshot {record.iteration}: {record.passes:.1f} passes, {record.seconds:.2f} s, "
         f"objective {record.objective:.8g}"
     )
+    if not math.isfinite(min(record.decrement, record.gap)):
+        return line
     return f"{line}, {distance('about', record.decrement, record.gap)}"
 
 

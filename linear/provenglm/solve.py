@@ -189,7 +189,7 @@ def proven(
         settings.seed,
     )
     user = returned(objective, snapshot, snapshot.theta)
-    return proof.of(user, snapshot, estimate, enough)[1]
+    return proof.of(user.coef, user.intercept, snapshot, estimate, enough)[1]
 
 
 class _Proof:
@@ -253,7 +253,8 @@ class _Proof:
 
     def of(
         self,
-        user: Returned,
+        coef: NumPyArray,
+        intercept: NumPyArray,
         known: Snapshot,
         estimate: float,
         enough: float,
@@ -273,8 +274,7 @@ class _Proof:
         if not np.isfinite(certificate.loss.slope):
             return np.inf, np.inf
         with np.errstate(over="ignore", invalid="ignore"):
-            model = Model(user.coef, user.intercept, self._l2, self._l1)
-            point = certificate.at(model, known)
+            point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
                 return np.inf, np.inf
             gap = certificate.without_a_step(point, enough)
@@ -372,7 +372,8 @@ class _Run:
         if self._objective.is_late and not reason.is_success:
             reason = StopReason.MAX_TIME
         is_minimum = reason is StopReason.CONVERGED and is_by_a_step
-        if not is_minimum and not reason.is_cut_off and self._quasi_separated(best):
+        has_ended = not (reason.is_cut_off or reason.is_unbounded)
+        if has_ended and not is_minimum and self._quasi_separated(best):
             has_classes = self._objective.loss.is_separable
             reason = StopReason.UNBOUNDED_IN_PART if has_classes else StopReason.UNBOUNDED_AT_ZERO
         if self._leaves_out and reason in (StopReason.ESTIMATED, StopReason.UNPROVEN):
@@ -467,7 +468,7 @@ class _Run:
             if not may_prove or self._objective.is_late:
                 return objective, bound
             self._notice("proving the distance to the optimum")
-            proof = self._proof.of(user, best.snapshot, best.decrement, enough)
+            proof = self._proof.of(user.coef, user.intercept, best.snapshot, best.decrement, enough)
             self._proven = best, *proof
         _, precise, gap = self._proven
         if best.snapshot.is_single and np.isfinite(precise):
