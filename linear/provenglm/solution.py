@@ -100,7 +100,7 @@ def judged(
         return reason
     if change > max(enough, rounding) / 2:
         return StopReason.ROUNDED
-    if gap > MOST_UNPROVEN * max(enough, rounding):
+    if not gap <= MOST_UNPROVEN * max(enough, rounding):  # nor if it is NaN
         return StopReason.UNPROVEN
     return StopReason.ROUNDING if decrement <= rounding else StopReason.ESTIMATED
 

@@ -560,9 +560,11 @@ def check(seed: int, kind: str = "l2") -> str:
 def main() -> None:
     command = argparse.ArgumentParser(description=__doc__)
     command.add_argument("--first", type=int, default=0)
-    command.add_argument("--problems", type=int, default=5000)
+    command.add_argument("--problems", type=int)
     command.add_argument("--kind", choices=KINDS, default="l2")
     options = command.parse_args()
+    if options.problems is None:
+        options.problems = 2000 if options.kind == "hostile" else 5000
     wrong = 0
     for seed in range(options.first, options.first + options.problems):
         if found := check(seed, options.kind):
