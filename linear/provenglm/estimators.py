@@ -101,9 +101,10 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ||coef_||_1`` over C S, with S the sum of all weights. Times C S, it is
         LogisticRegression's.
     gap_ : float
-        ``objective_`` is proven to be at most this far above the optimum (up to rounding).
-        See ``docs/linear/certificate.md``. Where nothing else can be proven, all that is known is
-        that no loss is below its least value.
+        ``objective_`` is proven to be at most this far above the optimum, up to the rounding of
+        float64 (about 1e-14 of it). Both are those of ``coef_`` and ``intercept_`` as they are
+        here. See ``docs/linear/certificate.md``. If nothing else can be proven, all that is known
+        is that no loss is below its least value.
     decrement_ : float
         An estimate of the same distance, which is nearer the truth when the penalty is tiny.
     history_ : list of dict
@@ -113,7 +114,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     n_iter_ : int
         Snapshots (or Newton's iterations).
     solver_, why_, stop_reason_ : str
-        Which way was taken; why, with the numbers; why it ended.
+        Which way was taken; why, with the numbers; why it ended: a proof and an estimate have
+        different sentences.
     n_features_in_ : int
         p.
     feature_names_in_ : numpy.ndarray of shape (p,)
@@ -199,8 +201,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
-            If `tol` is not reached: how far the optimum is, and why. Ctrl-C warns as well, and the
-            best point is kept.
+            If `tol` is not reached: how far the optimum is, and why; also if only an estimate says
+            that it is, and ``gap_`` is more than 100 times what `tol` asks. Ctrl-C warns as well,
+            and the best point is kept.
         """
         began, name = time.perf_counter(), type(self).__name__
         strength = check_number(
