@@ -55,6 +55,8 @@ _FURTHEST = math.log(10)
 _OWN_BEST = 0.99
 # A mean of so many standard deviations: products of features that are not centred lose digits.
 _FAR = 1e5
+# A smaller column has no say in a bound, and its products no digits.
+_LEAST_UNIT = 1e-140
 # Of the eigenvalues of products of columns of size 1: below is rounding.
 _COLLINEAR = 1e-13
 # Two scales that agree so far are the same: the residuals have no more digits.
@@ -231,7 +233,7 @@ def moved(
         block = columns(part) * np.sqrt(s[part])[:, None]
         products += block.T @ block
     unit = np.sqrt(products.diagonal())
-    unit[unit == 0] = 1.0
+    unit[unit < _LEAST_UNIT] = 1.0
     scaled = products / np.multiply.outer(unit, unit)
     if not np.isfinite(scaled).all():
         return residual
