@@ -85,7 +85,7 @@ soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/fuzz.py
 
-fuzz-linear: .venv/dev.installed  ## 5,000 random linear problems, each judged by an independent optimum
+fuzz-linear: .venv/dev.installed  ## 5,000 random linear problems, each judged by an independent optimum; KIND=l1, huber, disk, hostile
 	OMP_NUM_THREADS=1 $(BIN)/python linear/tests/random_problems.py --kind $(or $(KIND),l2)
 
 faults: .venv/dev.installed  ## a full and a broken disk at each call of a run that changes a file: nothing is half-written

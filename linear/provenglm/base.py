@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -21,7 +23,7 @@ from provenglm.arguments import check_finite, check_integer, check_number, check
 from provenglm.data.rows import Data, Rows, rows_of
 from provenglm.inference import covariance
 from provenglm.losses import Loss
-from provenglm.progress import Progress
+from provenglm.progress import Progress, distance
 from provenglm.solution import Settings, Solution, StopReason
 from provenglm.types import NumPyArray, Verbose
 from provenglm.validation import check_features
@@ -153,9 +155,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             ),
             max_time=max_time,
             metric=self.metric,
-            seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            seed=self._seed(),
             watch=progress,
+            notice=progress.notice,
         )
+
+    def _seed(self) -> int:
+        """Return the seed of the samples: the same for all fits without a `random_state`."""
+        if self.random_state is None:
+            return 0
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _checked_tol(self) -> float:
         return check_number("tol", self.tol, "how near the optimum, relative to what was gained", 0)
@@ -171,11 +180,16 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """Set ``coef_`` and ``intercept_`` from coefficients (p, K) and intercepts (K,)."""
         raise NotImplementedError
 
-    def _run(self, solve: Callable[[Settings], Solution]) -> Solution:
-        """Solve, show the snapshots, keep what belongs to both estimators, and warn."""
+    def _run(self, solve: Callable[[Settings], Solution], began: float | None = None) -> Solution:
+        """Solve, show the snapshots, keep what belongs to both estimators, and warn.
+
+        `began` is a time of `time.perf_counter`, from which `max_time` counts; else it is now.
+        """
         name = type(self).__name__
         with Progress(name, check_verbose(self.verbose), self._checked_tol()) as progress:
-            solution = solve(self._settings(progress))
+            settings = self._settings(progress)
+            settings = replace(settings, began=time.perf_counter() if began is None else began)
+            solution = solve(settings)
             progress.end(solution)
         self.objective_ = float(solution.objective)
         self.gap_ = float(solution.gap)
@@ -203,11 +217,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 f"||coef_|| = {float(np.linalg.norm(solution.coef)):.3g}: give a penalty, such as "
                 "alpha=1e-6; more snapshots do not help"
             )
-        far = f"an estimated {solution.decrement:.1e} above the optimum"
-        if not np.isfinite(solution.decrement):
-            far = "at a distance from the optimum that is not known yet"
-        if math.isfinite(solution.gap):
-            far += f" (proven: at most {solution.gap:.1e})"
+        far = distance("an estimated", solution.decrement, solution.gap)
         name = type(self).__name__
         where = f"{name} stopped with an objective of {solution.objective:.6g}, {far}"
         seconds = solution.history[-1].seconds if solution.history else 0.0
@@ -219,6 +229,19 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         elif reason is StopReason.INTERRUPTED:
             why = f"it was interrupted after {seconds:.1f} s"
             what = "coef_ is the best point so far; warm_start=True continues from it"
+        elif reason is StopReason.UNPROVEN:
+            why = reason.value
+            what = "give a penalty or a stronger one, standardise X, or raise tol"
+            what = f"{what}, which is {self.tol:g}; or compare with another seed (random_state)"
+        elif solution.culprit is not None:
+            column, ratio = solution.culprit
+            name = self._name_of(column)
+            if reason is StopReason.LEFT_OUT:
+                why, what = f"{name} varies too little for float64 and was left out", "multiply it"
+            else:
+                why = f"the mean of {name} is {ratio:.0e} times its standard deviation, and "
+                why += reason.value
+                what = "subtract its mean from it, or a number near that"
         else:
             why, what = reason.value, f"raise tol, which is {self.tol:g}"
         return f"{where}, because {why}: {what}"
@@ -240,6 +263,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "fit had an offset, and covariance needs all data of the fit: give offset as well"
             )
+
+    def _name_of(self, column: int) -> str:
+        """Return a column as the user knows it."""
+        names = getattr(self, "feature_names_in_", None)
+        return f"column {column}" + ("" if names is None else f" ({names[column]!r})")
 
     def _start(self, shape: tuple[int, ...]) -> Start | None:
         """Return where a warm start begins: coefficients (p, K) and intercept (K,).

@@ -37,6 +37,7 @@ from provenglm.data.csr import made_of, transposed
 from provenglm.data.rows import Rows
 from provenglm.losses import OFFSET_OF_FLOAT32, Loss, Noise
 from provenglm.objective import Scaling, Snapshot, Sums
+from provenglm.returned import shifted
 from provenglm.sample import Sample
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -52,9 +53,6 @@ _DEPENDENT, _WHOLE, _MOST_TIMES = 1e-10, 1e-4, 6
 """For a column that may be a sum of others: the largest squared part of it that they leave
 unexplained, the largest distance of its factors from whole numbers, and by how much the factors may
 be multiplied to get there."""
-
-_CONSTANT = 1e-12
-"""The deviation of a constant column is at most this part of its mean."""
 
 _RELIABLE = 0.01
 """Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
@@ -177,11 +175,9 @@ class Certificate:
         self.loss = loss
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
-        # A column that is constant but for rounding stays as it is, or centring leaves rounding.
-        varies = scale > _CONSTANT * np.abs(center)
-        offset = float(np.abs(center / scale)[varies].max(initial=0.0))
+        offset = float(np.abs(center / scale).max(initial=0.0))
         is_centred = has_intercept and is_dense and offset > OFFSET_OF_FLOAT32
-        self._center = np.where(varies, center, 0.0) if is_centred else np.zeros(len(center))
+        self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
         self._is_moved = bool(self._center.any() or (self._scale != 1).any())
@@ -248,7 +244,7 @@ class Certificate:
         """
         loss, scale = self.loss, self._scale
         coef = model.coef * scale[:, None]
-        bias = model.intercept + self._center @ model.coef
+        bias = shifted(model.intercept, self._center, model.coef)
         penalty = np.square(np.sqrt(model.l2) / scale)
         slopes = model.l1 / scale
         everything = self.all()
@@ -268,9 +264,9 @@ class Certificate:
             -np.clip(gradient, -slopes[:, None], slopes[:, None]),
         )
         size = np.sqrt(squares)
-        # Of a score: a sum of p + 2 products, and the intercept's own.
+        # Of a score: a sum of p + 2 products of centred features, each of them rounded once.
         largest = np.abs(coef).max(axis=1)
-        scores = largest @ size + np.abs(bias).max() + np.abs(self._center / scale) @ largest
+        scores = largest @ size + np.abs(bias).max()
         moved = (self.p + 6) * UNIT * float(scores)
         longest = max((part.stop - part.start for part in everything.parts), default=0)
         count = longest + len(everything.parts) + 6

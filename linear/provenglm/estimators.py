@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from provenglm.arguments import check_finite, check_number
 from provenglm.base import LinearEstimator, all_or_nothing
-from provenglm.centred import centred
 from provenglm.data.large import joined
 from provenglm.data.rows import Data
 from provenglm.huber_scale import solve_with_scale
@@ -76,7 +76,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         The most snapshots. Each is a pass over all data; the steps to the next one cost about as
         much again.
     max_time : float, optional
-        The most seconds; the fit ends at the next snapshot.
+        The most seconds, checks and proof included; the fit ends at the next snapshot.
     metric : str, default 'auto'
         How steps are measured. 'auto' chooses by the size of the problem and by what it measures,
         and tells it in ``why_``; 'hessian' is for comparisons. 'diagonal' and 'identity' are
@@ -84,7 +84,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     warm_start : bool, default False
         Whether `fit` begins at the coefficients of the last fit.
     random_state : int, RandomState or None
-        Which samples are drawn: it changes the digits of the result beyond `tol`.
+        Which samples are drawn. It changes the way to the optimum, so that coefficients differ by
+        what `tol` allows. None is a seed of its own: the same call gives the same bits.
     verbose : 'auto', 0, 1 or 2
         0 shows nothing; 2 a line a snapshot, by Python's logging (on the standard output where the
         program has not configured it); 1 a progress bar as well; 'auto' the bar on a terminal or in
@@ -103,18 +104,21 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ||coef_||_1`` over C S, with S the sum of all weights. Times C S, it is
         LogisticRegression's.
     gap_ : float
-        ``objective_`` is proven to be at most this far above the optimum (up to rounding).
-        See ``docs/linear/certificate.md``. Where nothing else can be proven, all that is known is
-        that no loss is below its least value.
+        ``objective_`` is proven to be at most this far above the optimum, up to the rounding of
+        float64 (about 1e-14 of it). Both are those of ``coef_`` and ``intercept_`` as they are
+        here. See ``docs/linear/certificate.md``. If nothing else can be proven, all that is known
+        is that no loss is below its least value.
     decrement_ : float
         An estimate of the same distance, which is nearer the truth when the penalty is tiny.
     history_ : list of dict
-        One for each snapshot: iteration, passes, seconds, objective, gap, decrement.
+        One for each snapshot: iteration, passes, seconds, objective, gap, decrement. Seconds count
+        from the call of `fit`, and the last ones have the proof.
         ``pandas.DataFrame(model.history_)`` is a table of it.
     n_iter_ : int
         Snapshots (or Newton's iterations).
     solver_, why_, stop_reason_ : str
-        Which way was taken; why, with the numbers; why it ended.
+        Which way was taken; why, with the numbers; why it ended: a proof and an estimate have
+        different sentences.
     n_features_in_ : int
         p.
     feature_names_in_ : numpy.ndarray of shape (p,)
@@ -201,10 +205,11 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
-            If `tol` is not reached: how far the optimum is, and why. Ctrl-C warns as well, and the
-            best point is kept.
+            If `tol` is not reached: how far the optimum is, and why; also if only an estimate says
+            that it is, and ``gap_`` is more than 100 times what `tol` asks. Ctrl-C warns as well,
+            and the best point is kept.
         """
-        name = type(self).__name__
+        began, name = time.perf_counter(), type(self).__name__
         strength = check_number(
             "C", self.C, "one over the strength of the penalty; inf for none", 0, above=True
         )
@@ -238,7 +243,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
                 f"warm_start=True, and the last fit had the classes {self.classes_}, this one has "
                 f"{classes}: set warm_start=False"
             )
-        solution = self._run(lambda settings: centred(solve(problem, settings, start), problem))
+        solution = self._run(lambda settings: solve(problem, settings, start), began)
         self.classes_ = classes
         self._keep(solution.coef, solution.intercept)
         self._total, self._without_offset = total, None if given is None else set()
@@ -559,7 +564,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         sklearn.exceptions.ConvergenceWarning
             As :meth:`SVRGClassifier.fit`.
         """
-        loss = self._loss()
+        began, loss = time.perf_counter(), self._loss()
         alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
         l1_ratio = self._checked_l1_ratio()
         check_smooth(loss, l1_ratio)
@@ -580,7 +585,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         start = self._start((features.shape[1],))
         self._forget("scale_")
         solver = self._solve_with_scale if loss.has_scale else solve
-        solution = self._run(lambda settings: without.solved(solver, settings, start))
+        solution = self._run(lambda settings: without.solved(solver, settings, start), began)
         self._keep(solution.coef, solution.intercept)
         self._total = float(len(problem.target)) if weight is None else float(weight.sum())
         self._without_offset = None if given is None else set()

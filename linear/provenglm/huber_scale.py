@@ -32,23 +32,31 @@ for all three: what is left is quadratic in the distance.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from provenglm import constants
 from provenglm.data.rows import rows_of
 from provenglm.losses import Huber
+from provenglm.plan import dense_if_small
 from provenglm.problem import Problem
-from provenglm.solution import Record, Settings, Solution, StopReason
-from provenglm.solve import ROUNDING, solve
+from provenglm.returned import shifted
+from provenglm.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
+from provenglm.solve import solve
 from provenglm.types import NumPyArray
 
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
-# A scale below this part of what a constant leaves is that of a perfect fit of all but outliers.
-_PERFECT = 1e-3
+# A scale is its own best one, to so many digits.
+_OWN_BEST = 0.99
+# A mean of so many standard deviations: products of features that are not centred lose digits.
+_FAR = 1e5
+# A smaller column has no say in a bound, and its products no digits.
+_LEAST_UNIT = 1e-140
 # Of the eigenvalues of products of columns of size 1: below is rounding.
 _COLLINEAR = 1e-13
 # Two scales that agree so far are the same: the residuals have no more digits.
@@ -100,7 +108,31 @@ def best_scale(
         variance = smaller
 
 
-def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: float) -> float:
+def far_means(problem: Problem) -> NumPyArray:
+    """Return what is taken off the features before they are multiplied, (p,): mostly 0.
+
+    The means of columns whose deviation is a small part of it, from the first rows.
+    """
+    rows = rows_of(problem.features, np.dtype(np.float64))
+    center = np.zeros(rows.shape[1])
+    if not problem.fit_intercept or rows.is_sparse:
+        return center
+    block = rows.block(slice(0, min(rows.shape[0], constants.LEAST_ROWS)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = block.mean(axis=0)
+        deviation = np.sqrt(np.square(block - mean).mean(axis=0))
+    is_far = np.abs(mean) > _FAR * deviation
+    center[is_far] = mean[is_far]
+    return center
+
+
+def lower_bound(
+    problem: Problem,
+    residual: NumPyArray,
+    scale: float,
+    epsilon: float,
+    center: NumPyArray | None = None,
+) -> float:
     """Return a value that no coefficients, intercept and scale can go below.
 
     See the module's text. 0 if there is no penalty, for then the bound needs the gradient to be
@@ -116,6 +148,8 @@ def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: f
         Above 0.
     epsilon : float
         Above 1.
+    center : numpy.ndarray, (p,), optional
+        Taken off the features, which changes nothing but rounding.
     """
     if problem.l2 == 0:
         return 0.0
@@ -127,35 +161,51 @@ def lower_bound(problem: Problem, residual: NumPyArray, scale: float, epsilon: f
         dual = dual - s @ dual
     dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
     with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
-        slope = _products(problem, s * dual)
+        slope = _products(problem, s * dual, center)
         bound = float((s * dual) @ problem.target - slope @ slope / (2 * problem.l2))
     return bound if bound > 0 else 0.0
 
 
-def _products(problem: Problem, dual: NumPyArray) -> NumPyArray:
+def _moved(block: Any, center: NumPyArray | None) -> Any:
+    return block if center is None or not center.any() else block - center
+
+
+def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> NumPyArray:
     """Return the sum over all rows of their features times a number each, (p,)."""
     rows = rows_of(problem.features, np.dtype(np.float64))
     total = np.zeros(rows.shape[1])
     for part in rows.slices():
-        total += dual[part] @ rows.block(part)
+        total += dual[part] @ _moved(rows.block(part), center)
     return total
 
 
-def _scores(problem: Problem, coef: NumPyArray, intercept: NumPyArray) -> NumPyArray:
+def _scores(
+    problem: Problem, coef: NumPyArray, intercept: NumPyArray, center: NumPyArray
+) -> NumPyArray:
     """Return the scores of all rows in float64, (n, 1)."""
     rows = rows_of(problem.features, np.dtype(np.float64))
-    products = [rows.block(part) @ coef for part in rows.slices()]
-    return np.asarray(np.concatenate(products) + intercept)
+    products = [_moved(rows.block(part), center) @ coef for part in rows.slices()]
+    return np.asarray(np.concatenate(products) + shifted(intercept, center, coef))
 
 
 def moved(
-    problem: Problem, coef: NumPyArray, residual: NumPyArray, scale: float, epsilon: float
+    problem: Problem,
+    coef: NumPyArray,
+    residual: NumPyArray,
+    scale: float,
+    epsilon: float,
+    center: NumPyArray | None = None,
+    is_perfect: bool = False,
 ) -> NumPyArray:
     """Return residuals of which `lower_bound` is nearer F: see the module's text.
 
     Parameters
     ----------
     coef : numpy.ndarray, (p,)
+    is_perfect : bool
+        Whether the best scale is next to 0: then the mean of u^2 may be below 1.
+    center : numpy.ndarray, (p,), optional
+        As in `lower_bound`.
     """
     rows = rows_of(problem.features, np.dtype(np.float64))
     p = rows.shape[1]
@@ -163,7 +213,8 @@ def moved(
         return residual
     s = problem.shares()
     dual = np.clip(residual / scale, -epsilon, epsilon)
-    wrong = np.append(_products(problem, s * dual) - problem.l2 * coef, (s @ dual**2 - 1) / 2)
+    of_scale = 0.0 if is_perfect else (s @ dual**2 - 1) / 2
+    wrong = np.append(_products(problem, s * dual, center) - problem.l2 * coef, of_scale)
     if problem.fit_intercept:
         wrong = np.append(wrong, s @ dual)
     inside = np.flatnonzero((np.abs(dual) < epsilon) & (s > 0))
@@ -173,15 +224,16 @@ def moved(
     parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
     def columns(part: NumPyArray) -> NumPyArray:
-        beside = [dual[part], np.ones(len(part))][: len(wrong) - p]
-        return np.column_stack([rows.gather(part), *beside])
+        of_scale = np.zeros(len(part)) if is_perfect else dual[part]
+        beside = [of_scale, np.ones(len(part))][: len(wrong) - p]
+        return np.column_stack([_moved(rows.gather(part), center), *beside])
 
     products = np.zeros((len(wrong), len(wrong)))
     for part in parts:
         block = columns(part) * np.sqrt(s[part])[:, None]
         products += block.T @ block
     unit = np.sqrt(products.diagonal())
-    unit[unit == 0] = 1.0
+    unit[unit < _LEAST_UNIT] = 1.0
     scaled = products / np.multiply.outer(unit, unit)
     if not np.isfinite(scaled).all():
         return residual
@@ -238,7 +290,7 @@ def solve_with_scale(
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
     assert isinstance(problem.loss, Huber)
-    return _Search(problem, problem.loss.epsilon, settings).run(start)
+    return _Search(dense_if_small(problem), problem.loss.epsilon, settings).run(start)
 
 
 @dataclass
@@ -280,10 +332,17 @@ class _Search:
     waiting: Record | None = None  # told when it is known whether it was the last of its solve
     first: float = math.nan  # F at the best constant
     passes: float = 0.0
-    seconds: float = 0.0
+    center: NumPyArray = field(default_factory=lambda: np.zeros(0))
+    began: float = field(default_factory=time.perf_counter)
+    deadline: float = math.inf
 
     def run(self, start: tuple[NumPyArray, NumPyArray] | None) -> tuple[Solution, float]:
-        problem, weight = self.problem, self.problem.sample_weight
+        problem, weight, settings = self.problem, self.problem.sample_weight, self.settings
+        self.began = self.began if settings.began is None else settings.began
+        self.deadline = settings.deadline
+        if settings.max_time is not None:
+            self.deadline = min(self.deadline, self.began + settings.max_time)
+        self.center = far_means(problem)
         scale, at = self._beginning(start)
         least = 1e-12 * scale
         secant = _Secant()
@@ -294,13 +353,59 @@ class _Search:
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
-            if self._ends(solution, best) or abs(following - x) <= _SAME_LOG:
+            if solution.reason.is_cut_off or self._is_near(solution):
+                break
+            if abs(following - x) <= _SAME_LOG:
+                solution = replace(solution, reason=StopReason.STALLED)
                 break
             scale, at = math.exp(following), (solution.coef, solution.intercept)
         else:
             solution = replace(solution, reason=StopReason.STALLED)
+        solution = self._ended(solution)
         self._tell()
         return replace(solution, history=self.history), best
+
+    def _ended(self, solution: Solution) -> Solution:
+        """Return the solution as that of the user's coefficients, with the reason."""
+        problem, change, culprit = self.problem, 0.0, None
+        reason = solution.reason if solution.reason.is_cut_off else StopReason.ESTIMATED
+        if solution.reason is StopReason.STALLED:
+            reason = StopReason.STALLED
+        wanted, gap = self._wanted(solution.objective), solution.gap
+        objective, decrement = solution.objective, solution.decrement
+        if self.center.any() and reason is not StopReason.INTERRUPTED:
+            # The intercept for features as they are is rounded once more.
+            scores = _scores(problem, solution.coef, solution.intercept, self.center)[:, 0]
+            residual = problem.target - scores
+            best = best_scale(residual, self.epsilon, problem.sample_weight)
+            new = joint_objective(problem, solution.coef, residual, best, self.epsilon)
+            change, objective = new - objective, new
+            gap, decrement = max(gap + change, 0.0), decrement + max(change, 0.0)
+            sizes = np.abs(self.center) * np.abs(solution.coef[:, 0])
+            culprit = int(np.argmax(sizes)), _FAR
+        decrement = min(decrement, gap)
+        reason = judged(reason, gap, solution.decrement, wanted, self._rounding(), change)
+        if self.waiting is not None:
+            self.waiting = replace(
+                self.waiting,
+                objective=objective,
+                gap=gap,
+                decrement=decrement,
+                seconds=time.perf_counter() - self.began,
+            )
+        return replace(
+            solution,
+            objective=objective,
+            gap=gap,
+            decrement=decrement,
+            reason=reason,
+            culprit=culprit if reason is StopReason.ROUNDED else None,
+        )
+
+    def _is_near(self, solution: Solution) -> bool:
+        """Whether the optimum is near by proof or by the estimate."""
+        wanted = self._wanted(solution.objective)
+        return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _beginning(
         self, start: tuple[NumPyArray, NumPyArray] | None
@@ -309,7 +414,7 @@ class _Search:
         problem = self.problem
         self.first, middle, scale = min(self._constants())
         if start is not None:
-            residual = problem.target - _scores(problem, *start)[:, 0]
+            residual = problem.target - _scores(problem, *start, self.center)[:, 0]
             best = best_scale(residual, self.epsilon, problem.sample_weight)
             value = joint_objective(problem, start[0], residual, best, self.epsilon)
             if value < self.first and best > 0:
@@ -334,11 +439,12 @@ class _Search:
     def _solve(self, scale: float, start: tuple[NumPyArray, NumPyArray]) -> Solution:
         """Solve for a fixed scale; objective and gap of what is returned are not F's."""
         settings = self.settings
-        left = None if settings.max_time is None else settings.max_time - self.seconds
         limits = replace(
             settings,
             max_iter=max(1, settings.max_iter - self._count()),
-            max_time=None if left is None else max(left, 1e-9),
+            max_time=None,
+            began=self.began,
+            deadline=self.deadline,
             watch=self._watch_at(scale),
         )
         problem = replace(
@@ -353,7 +459,7 @@ class _Search:
         scores = found.scores * scale
         if scores.dtype != np.float64:
             # F and its bound agree to more digits than float32 has.
-            scores = _scores(problem, coef, intercept)
+            scores = _scores(problem, coef, intercept, self.center)
         return replace(
             found,
             coef=coef,
@@ -373,18 +479,23 @@ class _Search:
         """Return the solution with objective, gap and decrement of F, and tell the last record."""
         problem, epsilon = self.problem, self.epsilon
         objective = joint_objective(problem, solution.coef, residual, best, epsilon)
-        bound = lower_bound(problem, residual, best or scale, epsilon)
+        # If the optimum is a perfect fit, each scale has a smaller one as its best.
+        is_perfect = best < _OWN_BEST * scale
+        at = scale if is_perfect else best
+        bound = lower_bound(problem, residual, at, epsilon, self.center)
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
         step = scale if best == 0 else math.exp(following) - scale
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
-        wanted = self._wanted(objective, best)
-        rounds = constants.TRIES if wanted >= decrement and best > 0 and problem.l2 > 0 else 0
+        wanted = self._wanted(objective)
+        rounds = constants.TRIES if wanted >= decrement and problem.l2 > 0 else 0
         while gap > wanted and rounds > 0:
             with np.errstate(over="ignore", invalid="ignore"):
-                residual = moved(problem, solution.coef[:, 0], residual, best, epsilon)
-            bound = lower_bound(problem, residual, best, epsilon)
+                residual = moved(
+                    problem, solution.coef[:, 0], residual, at, epsilon, self.center, is_perfect
+                )
+            bound = lower_bound(problem, residual, at, epsilon, self.center)
             gap = min(gap, max(objective - bound, 0.0))
             rounds -= 1
         decrement = min(decrement, gap)
@@ -392,17 +503,12 @@ class _Search:
             self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
         return replace(solution, objective=objective, gap=gap, decrement=decrement)
 
-    def _ends(self, solution: Solution, best: float) -> bool:
-        if not (solution.reason.is_success or solution.reason is StopReason.STALLED):
-            return True
-        wanted = self._wanted(solution.objective, best)
-        return solution.gap <= wanted or solution.decrement <= wanted / 10
-
-    def _wanted(self, objective: float, best: float) -> float:
+    def _wanted(self, objective: float) -> float:
         """Return how near the optimum is near enough."""
-        # Where all but outliers fit perfectly, a constant may be the optimum: nothing is gained.
-        gained = self.first - (objective if best > _PERFECT * self.first else 0.0)
-        return max(self.settings.tol * gained, ROUNDING * self.first)
+        return max(self.settings.tol * (self.first - objective), self._rounding())
+
+    def _rounding(self) -> float:
+        return ROUNDING * self.first
 
     def _count(self) -> int:
         """Return the snapshots so far."""
@@ -410,16 +516,15 @@ class _Search:
         return 0 if last is None else last.iteration
 
     def _watch_at(self, scale: float) -> Callable[[Record], None]:
-        passes, seconds, before = self.passes, self.seconds, self._count()
+        passes, before = self.passes, self._count()
 
         def watch(record: Record) -> None:
             self._tell()
-            self.passes, self.seconds = passes + record.passes, seconds + record.seconds
+            self.passes = passes + record.passes
             self.waiting = replace(
                 record,
                 iteration=before + record.iteration,
                 passes=self.passes,
-                seconds=self.seconds,
                 objective=scale * (0.5 + record.objective),
                 # Those of the record are for this scale alone.
                 gap=math.inf,

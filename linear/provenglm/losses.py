@@ -391,7 +391,9 @@ class Logistic(Loss):
         wanted = float(mean)
         of_scores = wanted + float(excess)
         down = of_scores > wanted
-        mixed = 1 - wanted / of_scores if down else (wanted - of_scores) / (1 - of_scores)
+        # A class with 1e-17 of all weights leaves 0 of both.
+        up = wanted - of_scores
+        mixed = 1 - wanted / of_scores if down else up / (1 - of_scores) if up > 0 else 0.0
         sign = 1.0 if down else -1.0
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
@@ -475,8 +477,8 @@ class Logistic(Loss):
         return np.where(inside, entropy, np.inf)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        share = weight @ target / weight.sum()
-        return np.asarray(np.log(share) - np.log1p(-share))
+        # Of a class with 1e-19 of all weights, 1 less the other's share would be 0.
+        return np.asarray(np.log(weight @ target) - np.log(weight @ (1 - target)))
 
 
 @dataclass(frozen=True)
@@ -534,14 +536,17 @@ class Softmax(Loss):
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        probability, normaliser = self._exponential(scores)
+        probability, normaliser, top = self._exponential(scores)
         rows = np.arange(len(target))
-        value = normaliser - scores[rows, target]
+        # In this order a shift of all classes costs no digit.
+        value = normaliser + (top - scores[rows, target])
         probability[target, rows] -= 1
         return value, probability.T
 
-    def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the probabilities, (K, n), and the logarithm of their normaliser, (n,).
+    def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        """Return the probabilities, (K, n), the logarithm of their normaliser, and the top score.
+
+        The normaliser is that of the scores less the top one, (n,).
 
         Class by class: NumPy takes sums over few numbers that lie side by side several times as
         long as sums of long rows.
@@ -552,7 +557,7 @@ class Softmax(Loss):
         np.exp(exponential, out=exponential)
         total = exponential.sum(axis=0)
         exponential /= total
-        return exponential, np.log(total) + top
+        return exponential, np.log(total), top
 
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = self.probability(scores)

@@ -130,6 +130,8 @@ class Objective:
         Whether the first snapshot takes them along; else the duality gap is that of no residuals.
     rare : numpy.ndarray, (p,), bool
         Features of whose curvature a sample knows next to nothing.
+    left_out : numpy.ndarray, optional
+        The indices of features that vary too little for float64. With a penalty they do not matter.
     reads : Reads
         Shared with the copies of it.
     products : KeptProducts
@@ -155,6 +157,7 @@ class Objective:
     squares: NumPyArray | None = None
     takes_moments: bool = True
     rare: NumPyArray | None = None
+    left_out: NumPyArray | None = None
     l1: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
     products: KeptProducts = field(default_factory=KeptProducts)

@@ -80,11 +80,19 @@ class Progress:
             self._bar.n = min(max(self._bar.n, self._digits_of(record)), self._digits)
             self._bar.set_postfix_str(f"{record.passes:.0f} passes")
 
-    def end(self, solution: Solution) -> None:
-        """Say which way was taken, why, and where it ended."""
+    def notice(self, text: str) -> None:
+        """Show what the fit does between two snapshots."""
         if self._is_shown:
-            ended = f"ended: {solution.reason.value}"
-            show(f"{self._name}: {solution.method}, because {solution.why}; {ended}")
+            show(f"{self._name}: {text}")
+
+    def end(self, solution: Solution) -> None:
+        """Say which way was taken, why, where it ended, and what is proven there."""
+        if self._is_shown:
+            where = f"objective {solution.objective:.8g}, "
+            where += distance("about", solution.decrement, solution.gap)
+            seconds = solution.history[-1].seconds if solution.history else 0.0
+            ended = f"ended after {seconds:.2f} s: {solution.reason.value}"
+            show(f"{self._name}: {solution.method}, because {solution.why}; {ended}; {where}")
 
     def _digits_of(self, record: Record) -> float:
         done = self._first - record.objective
@@ -111,8 +119,15 @@ def line_of(name: str, record: Record) -> str:
         f"{name}, snapshot {record.iteration}: {record.passes:.1f} passes, {record.seconds:.2f} s, "
         f"objective {record.objective:.8g}"
     )
-    if math.isfinite(record.decrement):
-        line += f", about {record.decrement:.1e} above the optimum"
-    if math.isfinite(record.gap):
-        line += f" (proven: at most {record.gap:.1e})"
-    return line
+    if not math.isfinite(min(record.decrement, record.gap)):
+        return line
+    return f"{line}, {distance('about', record.decrement, record.gap)}"
+
+
+def distance(word: str, estimate: float, proven: float) -> str:
+    """Return in words how far a point is above the optimum; an estimate above a proof is none."""
+    estimate = min(estimate, proven)
+    if not math.isfinite(estimate):
+        return "at a distance from the optimum that is not known yet"
+    far = f"{word} {estimate:.1e} above the optimum"
+    return far if not math.isfinite(proven) else f"{far} (proven: at most {proven:.1e})"

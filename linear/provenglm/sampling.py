@@ -27,6 +27,9 @@ _MOST_DIGITS_OF_A_NUMBER = 12
 """Of a feature itself, before or after the point."""
 
 
+_ROUNDING_OF_A_MEAN = 1000 * np.finfo(np.float64).eps
+"""Of a mean: a smaller deviation may be its rounding, and is measured again."""
+
 _LEAST_SQUARE = 1e-100
 """Of a column, on average, whose fourth powers are numbers of full precision."""
 
@@ -67,6 +70,8 @@ def prepare(
     else:
         raw = _gathered(rows, drawn, workers)
         of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept, workers)
+    if problem.fit_intercept:
+        _measure_far(raw, of_sample, of_columns)
     scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
     if len(drawn) == rows.shape[0]:
         rare[:] = False
@@ -75,6 +80,7 @@ def prepare(
         rare = scaling.inverse == 0
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
+    left_out = np.flatnonzero((scaling.inverse == 0) & (of_columns.square > 0))
     if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
     objective = Objective(
@@ -90,6 +96,7 @@ def prepare(
         # Sparse rows stay as they are: with the digits of float64.
         centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
+        left_out=left_out,
         reads=Reads(len(drawn)),
         is_long=problem.is_long,
         room=room(problem),
@@ -270,7 +277,7 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
     """
     unit, mean, square, fourth = spread
     center = mean if intercept else np.zeros(len(mean))
-    used = square > _rounding_of(mean)
+    used = square > 0
     inverse = np.zeros(len(mean))
     with np.errstate(over="ignore"):
         inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
@@ -281,9 +288,29 @@ def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArra
     return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
 
 
-def _rounding_of(mean: NumPyArray | float) -> NumPyArray:
-    """Return up to which variances a deviation is the rounding of the mean."""
-    return np.asarray(np.square(1000 * np.finfo(np.float64).eps * np.asarray(mean)))
+def _measure_far(raw: Any, share: NumPyArray, found: Spread) -> None:
+    """Measure again, in place, the columns whose deviation may be the rounding of their mean.
+
+    Differences to one of their numbers are exact. What is left without a deviation is constant in
+    all rows that have a weight, to the last bit.
+    """
+    unit, mean, square, fourth = found
+    is_far = square <= np.square(_ROUNDING_OF_A_MEAN * mean)
+    columns = np.flatnonzero(is_far & (mean != 0))
+    if not len(columns):
+        return
+    some = raw[:, columns]
+    numbers = (some.toarray() if issparse(some) else some) / unit[columns]
+    numbers = numbers[share > 0]
+    share = share[share > 0]
+    mean[columns] = numbers[0] + share @ (numbers - numbers[0]) / share.sum()
+    is_constant = (numbers == numbers[0]).all(axis=0)
+    mean[columns[is_constant]] = numbers[0, is_constant]
+    change = numbers - mean[columns]
+    first = share @ change
+    power = np.square(change)
+    square[columns] = np.maximum(share @ power - np.square(first), 0)
+    fourth[columns] = np.square(share) @ np.square(power)
 
 
 def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
@@ -342,7 +369,7 @@ def _measure_rare(
     if intercept:
         square -= np.square(mean)
         scaling.center[columns] += mean
-    used = square > _rounding_of(scaling.center[columns] if intercept else 0.0)
+    used = square > 0
     scaling.inverse[columns] = 0
     scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
 

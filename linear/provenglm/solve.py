@@ -15,23 +15,21 @@ import numpy as np
 from provenglm import constants
 from provenglm.certificate import Certificate, Model, Some
 from provenglm.data.budget import room, rows_of_a_sample
-from provenglm.duality import duality_gap
+from provenglm.duality import duality_gap, known_bound
 from provenglm.objective import Objective, Scaling, Snapshot
 from provenglm.plan import Plan, choose, dense_if_small
 from provenglm.problem import Problem
+from provenglm.returned import Returned, returned
 from provenglm.sample import Sample
 from provenglm.sampling import draw, l1_of, penalty_of, prepare
 from provenglm.separation import are_quasi_separated
-from provenglm.solution import Record, Settings, Solution, StopReason
+from provenglm.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.state import State
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
 
-
-ROUNDING = 1e-14
-"""Of the objective: a decrement below it is rounding."""
 
 _ROUNDING_OF_FLOAT32 = 1e-9
 """Of the objective: by so much its sums over rows in float32 waver."""
@@ -87,7 +85,7 @@ class Session:
     """
 
     def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if settings.began is None else settings.began
         self._problem = problem = dense_if_small(problem)
         self._settings = settings
         n, p = problem.features.shape
@@ -153,20 +151,45 @@ class Session:
 
     @cached_property
     def _certificate(self) -> Certificate:
-        objective, _ = self.prepare()
-        problem, scaling = self._problem, objective.scaling
-        used = scaling.inverse > 0
-        scale = np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used)
-        return Certificate(
-            objective.rows,
-            problem.target,
-            objective.share,
-            problem.loss,
-            problem.fit_intercept,
-            scaling.center,
-            scale,
-            self._workers,
-        )
+        return _certificate_of(self.prepare()[0])
+
+
+def _certificate_of(objective: Objective) -> Certificate:
+    scaling = objective.scaling
+    used = scaling.inverse > 0
+    return Certificate(
+        objective.rows,
+        objective.target,
+        objective.share,
+        objective.loss,
+        objective.intercept,
+        scaling.center,
+        np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used),
+        objective.workers,
+    )
+
+
+def proven(
+    problem: Problem,
+    objective: Objective,
+    sample: Sample,
+    snapshot: Snapshot,
+    estimate: float,
+    settings: Settings,
+    enough: float,
+) -> float:
+    """Return a bound of the distance of one point by a Newton step on some rows, or inf."""
+    proof = _Proof(
+        lambda: _certificate_of(objective),
+        problem,
+        sample,
+        objective.scaling,
+        problem.l2,
+        problem.l1,
+        settings.seed,
+    )
+    user = returned(objective, snapshot, snapshot.theta)
+    return proof.of(user.coef, user.intercept, snapshot, estimate, enough)[1]
 
 
 class _Proof:
@@ -324,6 +347,9 @@ class _Run:
         self._for_the_proof = self._tries = 0
         self._margin = constants.MARGIN
         self._proven: tuple[State, float, float] | None = None
+        self._user: tuple[State, Returned] | None = None
+        left_out = objective.left_out
+        self._leaves_out = left_out is not None and len(left_out) > 0 and not self._penalised()
 
     def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
         try:
@@ -332,45 +358,68 @@ class _Run:
             if self._best is None:
                 raise
             reason = StopReason.INTERRUPTED
-        # Who has no more time does not wait for another pass.
-        has_time = reason not in (StopReason.INTERRUPTED, StopReason.MAX_TIME)
+        has_time = reason is not StopReason.INTERRUPTED and not self._objective.is_late
         if has_time and self._has_rough_scores():
             self._add_in_float64()
         best = self._best
         assert best is not None
-        if reason is StopReason.STALLED and best.decrement <= self._rounding():
-            reason = StopReason.ROUNDING
-        objective, gap = best.snapshot.objective, self._gap
-        if has_time:
-            objective, gap = self._least_bound(best)
-            is_proven = gap <= self._settings.tol * (self._null - objective)
-            if reason is StopReason.STALLED and is_proven:
-                reason = StopReason.CONVERGED
-            # A proof by a Newton step is one of a minimum, too; the duality gap is not.
-            is_by_a_step = self._proven is not None and gap == self._proven[2]
-            if not (is_proven and is_by_a_step) and self._quasi_separated(best, reason):
-                has_classes = self._objective.loss.is_separable
-                reason = (
-                    StopReason.UNBOUNDED_IN_PART if has_classes else StopReason.UNBOUNDED_AT_ZERO
-                )
-        coef, intercept = self._of_user(best)
+        user, enough, rounding = self._of_user(best), self._enough(), self._rounding()
+        objective, gap = self._least_bound(best, has_time)
+        # A proof by a Newton step is one of a minimum, too; the duality gap is not.
+        is_by_a_step = self._proven is not None and gap == self._proven[2]
+        decrement = min(best.decrement + max(user.change, 0.0), gap)
+        reason = judged(reason, gap, best.decrement, enough, rounding, user.change)
+        if self._objective.is_late and not reason.is_success:
+            reason = StopReason.MAX_TIME
+        is_minimum = reason is StopReason.CONVERGED and is_by_a_step
+        has_ended = not (reason.is_cut_off or reason.is_unbounded)
+        if has_ended and not is_minimum and self._quasi_separated(best):
+            has_classes = self._objective.loss.is_separable
+            reason = StopReason.UNBOUNDED_IN_PART if has_classes else StopReason.UNBOUNDED_AT_ZERO
+        if self._leaves_out and reason in (StopReason.ESTIMATED, StopReason.UNPROVEN):
+            reason = StopReason.LEFT_OUT
+        last = self._history[-1]
+        if (last.objective, last.gap, last.decrement) != (objective, gap, decrement):
+            self._history[-1] = replace(
+                last, seconds=self._seconds(), objective=objective, gap=gap, decrement=decrement
+            )
         scores = best.snapshot.scores
         return Solution(
-            coef=coef,
-            intercept=intercept,
+            coef=user.coef,
+            intercept=user.intercept,
             objective=objective,
             gap=gap,
-            decrement=best.decrement,
+            decrement=decrement,
             history=self._history,
             reason=reason,
             method=best.name or plan.name,
             why=plan.why + best.why,
             scores=scores.reshape(len(scores), -1),
+            culprit=self._culprit(user, reason),
         )
 
-    def _of_user(self, state: State) -> tuple[NumPyArray, NumPyArray]:
-        weights, intercept = self._objective.scaling.to_user(state.theta)
-        return weights.reshape(len(weights), -1), np.atleast_1d(intercept)
+    def _of_user(self, state: State) -> Returned:
+        """Return the coefficients that the user gets for a state."""
+        if self._user is None or self._user[0] is not state:
+            self._user = state, returned(self._objective, state.snapshot, state.theta)
+        return self._user[1]
+
+    def _enough(self) -> float:
+        """Return what `tol` asks at the best point."""
+        assert self._best is not None
+        return self._settings.tol * (self._null - self._best.snapshot.objective)
+
+    def _culprit(self, user: Returned, reason: StopReason) -> tuple[int, float] | None:
+        """Return the column that a reason is about, and its mean in standard deviations."""
+        scaling, column = self._objective.scaling, None
+        if reason is StopReason.LEFT_OUT:
+            column = int(np.asarray(self._objective.left_out)[0])
+        elif reason is StopReason.ROUNDED:
+            sizes = np.abs(user.coef).max(axis=1)
+            column = int(np.argmax(np.abs(scaling.center) * sizes))
+        if column is None:
+            return None
+        return column, float(np.abs(scaling.center[column]) * scaling.inverse[column])
 
     def _has_rough_scores(self) -> bool:
         """Whether float32 has too few digits for the scores of the best point.
@@ -383,7 +432,7 @@ class _Run:
         if not best.snapshot.is_single:
             return False
         loss, scaling = self._objective.loss, self._objective.scaling
-        weights, intercept = self._of_user(best)
+        weights, intercept = self._of_user(best)[:2]
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
         size = np.sqrt((squares @ np.square(weights[used]) + np.square(intercept)).max())
@@ -405,20 +454,23 @@ class _Run:
             )
         )
 
-    def _least_bound(self, best: State) -> tuple[float, float]:
-        """Return the objective and the least bound of its distance to the optimum.
+    def _least_bound(self, best: State, may_prove: bool = True) -> tuple[float, float]:
+        """Return the objective of the user's coefficients and the least bound of their distance.
 
-        Where the duality gap says that the optimum is as near as asked, it is enough.
+        Where the duality gap says that the optimum is as near as asked, it is enough. After
+        `max_time` it has to be.
         """
-        objective = best.snapshot.objective
-        enough = self._settings.tol * (self._null - objective)
-        if self._gap <= max(enough, self._rounding()):
-            return objective, self._gap
+        user, enough = self._of_user(best), max(self._enough(), self._rounding())
+        objective, bound = best.snapshot.objective + user.change, max(self._gap + user.change, 0.0)
+        if bound <= enough:
+            return objective, bound
         if self._proven is None or self._proven[0] is not best:
-            proof = self._proof.of(*self._of_user(best), best.snapshot, best.decrement, enough)
+            if not may_prove or self._objective.is_late:
+                return objective, bound
+            self._notice("proving the distance to the optimum")
+            proof = self._proof.of(user.coef, user.intercept, best.snapshot, best.decrement, enough)
             self._proven = best, *proof
         _, precise, gap = self._proven
-        bound = self._gap
         if best.snapshot.is_single and np.isfinite(precise):
             # The bound is the objective less a lower bound of the optimum, and float32 may have put
             # the objective too low.
@@ -426,35 +478,53 @@ class _Run:
         return (precise, gap) if gap < bound else (objective, bound)
 
     def _follow(self, states: Iterator[State]) -> StopReason:
+        try:
+            return self._followed(states)
+        except FloatingPointError as error:
+            if self._best is None:
+                raise ValueError(
+                    f"{error}: a number of X, y or sample_weight is so far from the others that "
+                    "products overflow; look for a wrong one, and divide large ones"
+                ) from error
+            return StopReason.STALLED
+
+    def _followed(self, states: Iterator[State]) -> StopReason:
         settings = self._settings
         for state in states:
             self._add(state)
             if self._separated(state):
                 return StopReason.UNBOUNDED
             if self._near_enough(state.is_cheap):
-                return StopReason.CONVERGED
-            out_of_time = time.perf_counter() >= self._objective.deadline
-            if len(self._history) > settings.max_iter or out_of_time:
-                if self._near_enough(is_cheap=False):
-                    return StopReason.CONVERGED
-                return StopReason.MAX_TIME if out_of_time else StopReason.MAX_ITER
+                return StopReason.ESTIMATED
+            if self._objective.is_late:
+                return StopReason.MAX_TIME
+            if len(self._history) > settings.max_iter:
+                is_near = self._near_enough(is_cheap=False)
+                return StopReason.ESTIMATED if is_near else StopReason.MAX_ITER
         return StopReason.STALLED
+
+    def _notice(self, text: str) -> None:
+        if self._settings.notice is not None:
+            self._settings.notice(text)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def _add(self, state: State) -> None:
+    def _add(self, state: State, is_final: bool = False) -> None:
+        """Keep a state, if it is the best one so far or that of the user's coefficients."""
         snapshot = state.snapshot
         if not np.isfinite(snapshot.objective):
             raise FloatingPointError(
-                f"the objective is {snapshot.objective}, snapshot {len(self._history)}: a value of "
-                "a feature is so far from the others that products overflow; look for a wrong one"
+                f"the objective is {snapshot.objective} in snapshot {len(self._history)}"
             )
         gap = duality_gap(state.objective, snapshot) if state.gap is None else state.gap
+        if self._leaves_out:
+            gap = known_bound(state.objective, snapshot)
         if snapshot.is_single:
             gap += _ROUNDING_OF_FLOAT32 * abs(snapshot.objective)
         if (
-            self._best is None
+            is_final
+            or self._best is None
             or self._is_better(snapshot, self._best.snapshot)
             or self._is_as_good(state, gap)
         ):
@@ -466,7 +536,7 @@ class _Run:
             seconds=self._seconds(),
             objective=snapshot.objective,
             gap=gap,
-            decrement=state.decrement,
+            decrement=min(state.decrement, gap),
         )
         self._history.append(record)
         if self._settings.watch is not None:
@@ -507,7 +577,7 @@ class _Run:
         """
         best = self._best
         assert best is not None
-        enough = self._settings.tol * (self._null - best.snapshot.objective)
+        enough = self._enough()
         if self._gap <= max(enough, self._rounding()):
             if not self._has_rough_scores():
                 return True
@@ -552,16 +622,13 @@ class _Run:
 
         return all(on_their_side(part).all() for part in objective.parts())
 
-    def _quasi_separated(self, best: State, reason: StopReason) -> bool:
+    def _quasi_separated(self, best: State) -> bool:
         """Whether without a penalty some rows gain for ever, and no other row loses."""
         objective = self._objective
         loss = objective.loss
         if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
             return False
-        if not (reason.is_success or reason is StopReason.STALLED):
-            return False
-        enough = self._settings.tol * (self._null - best.snapshot.objective)
-        distance = _FAR_OF_INFIMUM * max(enough, best.decrement)
+        distance = _FAR_OF_INFIMUM * max(self._enough(), best.decrement)
         return are_quasi_separated(objective, best.snapshot.scores, distance)
 
     def _penalised(self) -> bool:

@@ -7,7 +7,9 @@ constant or rare, some rows weigh nothing, some classes are nearly separable. Ru
 ``make fuzz-linear``; the first 150 are a test.
 
 ``make fuzz-linear KIND=l1`` (or ``huber``, or ``disk``) makes other problems of the same data: with
-an L1 penalty, with Huber's loss and its scale, in files.
+an L1 penalty, with Huber's loss and its scale, in files. ``KIND=hostile`` makes data that somebody
+may have by mistake: sentinels and a 1e25 among the targets, columns whose mean is 1e13 times their
+deviation, weights from 1e-300 to 1e19. These are judged in long double (`long_double`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from long_double import LongDouble
 from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
 from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from provenglm.tweedie import Gamma, Tweedie
@@ -34,7 +37,7 @@ LOSSES: list[Loss] = [
     *(Logistic(), Softmax(3), Softmax(6), Squared(), Poisson()),
     *(Tweedie(1.5), Gamma(), Tweedie(1.05)),
 ]
-KINDS = ["l2", "l1", "huber", "disk"]
+KINDS = ["l2", "l1", "huber", "disk", "hostile"]
 MAX_TIME = 20.0
 UNIT = 2.0**-53
 
@@ -145,6 +148,8 @@ class Random(NamedTuple):
 
 def problem(seed: int, kind: str = "l2") -> Random:
     """Return a problem of small size and many a difficulty."""
+    if kind == "hostile":
+        return _hostile(seed)
     one, random = _with_l2(seed), np.random.default_rng([seed, 1])
     if kind == "l1":
         return one._replace(l1_ratio=float(random.choice([1, 0.9, 0.5, 0.05])))
@@ -237,6 +242,75 @@ def _target(
     else:
         y = signal[:, 0] + random.standard_normal(n)
     return y * np.exp(offset) if offset is not None and loss.has_logarithm else y
+
+
+HOSTILE_LOSSES: list[Loss] = [
+    *(Logistic(), Softmax(3), Squared(), Huber(1.35), Poisson(), Gamma(), Tweedie(1.5)),
+    *(Softmax(4), Huber(1.0000001), Tweedie(1.05)),
+]
+
+
+def _hostile(seed: int) -> Random:
+    random = np.random.default_rng([seed, 2])
+    n, p = int(800 ** random.random()), int(random.integers(1, 13))
+    loss = HOSTILE_LOSSES[seed % len(HOSTILE_LOSSES)]
+    n = max(n, loss.outputs if loss.outputs > 1 else 2 if loss.has_classes else 1)
+    dense = random.standard_normal((n, p))
+    signal = dense @ random.standard_normal((p, loss.outputs)) * random.choice([0.1, 1, 10])
+    target = _target(loss, signal, None, random)
+    dense *= 10.0 ** random.choice([-40, -6, 0, 0, 0, 6], p)
+    for column in range(p):
+        trouble = random.random()
+        if trouble < 0.2:
+            dense[:, column] += 10 ** random.uniform(9, 13) * dense[:, column].std()
+        elif trouble < 0.25:
+            dense[:, column] = random.choice([0.1, 3, 1e9])
+        elif trouble < 0.3:
+            dense[:, column] = 10.0 ** random.integers(-9, 9) * (np.arange(n) == n // 2)
+        elif trouble < 0.35:
+            dense[:, column] = dense[:, 0] * (1 + 1e-9 * random.standard_normal(n))
+    if not loss.has_classes:
+        target = target * 10 ** random.uniform(-3, 3)
+        if random.random() < 0.3:  # sentinels
+            target[random.random(n) < 0.05] = 1e9
+        if random.random() < 0.15:
+            target[random.integers(n)] = 1e25
+    dense = dense.astype("float32" if random.random() < 0.1 else "float64")
+    weight, kind = None, random.random()
+    if kind < 0.1:
+        weight = 10.0 ** random.uniform(-300, 19, n)
+    elif kind < 0.25:
+        weight = np.where(random.random(n) < 0.1, 10.0 ** random.uniform(0, 19, n), 1.0)
+    elif kind < 0.4:
+        weight = random.lognormal(0, 2, n) * (random.random(n) < 0.9)
+    if weight is not None:
+        weight[: 2 * loss.outputs] = np.maximum(weight[: 2 * loss.outputs], 1e-200)
+    has_penalty = random.random() < 0.88
+    if loss.has_classes:
+        strength = 10 ** random.uniform(-4, 8) if has_penalty else np.inf
+    else:
+        strength = 10 ** random.uniform(-9, 2) if has_penalty else 0.0
+    has_l1 = has_penalty and not isinstance(loss, Huber) and random.random() < 0.4
+    rows = sparse.csr_array(dense) if random.random() < 0.15 else dense
+    return Random(
+        rows,
+        dense.astype("float64"),
+        target,
+        weight,
+        None,
+        loss,
+        float(strength),
+        bool(random.random() < 0.85),
+        10 ** random.uniform(-8, -2),
+        Limits(
+            float(random.choice([1e8, 1e8, 0])),
+            constants.MOST_WEIGHTS,
+            int(random.choice([2000, 20])),
+            int(random.choice([constants.LEAST_OF_DUAL, 0])),
+        ),
+        l1_ratio=float(random.choice([1, 0.99, 0.5, 0.05])) if has_l1 else 0.0,
+        is_on_disk=bool(random.random() < 0.05) and not sparse.issparse(rows),
+    )
 
 
 def value(problem: Random, theta: np.ndarray) -> tuple[float, float]:
@@ -431,6 +505,24 @@ def least_of_scales(
     return best
 
 
+def judged_precisely(
+    problem: Random, theta: np.ndarray
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return what `value` and `least` do, in long double."""
+    one = LongDouble.of(
+        problem.dense,
+        problem.target,
+        problem.weight,
+        problem.loss,
+        (problem.l2, problem.l1),
+        problem.has_intercept,
+    )
+    with np.errstate(all="ignore"):
+        at = one.theta_of(theta[:-1], theta[-1])
+        found, constant = one.value(at), one.constant()[0]
+        return (found, one.rounding(at)), (one.least(at), constant)
+
+
 def check(seed: int, kind: str = "l2") -> str:
     """Return what is wrong with the fit of a problem; nothing if all is well."""
     one = problem(seed, kind)
@@ -439,6 +531,9 @@ def check(seed: int, kind: str = "l2") -> str:
         warnings.simplefilter("always")
         try:
             model = one.fitted(seed)
+        except (TypeError, ValueError) as error:
+            is_sentence = type(error) in (TypeError, ValueError) and kind == "hostile"
+            return "" if is_sentence else f"{type(error).__name__}: {error}"
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - begin
@@ -446,9 +541,12 @@ def check(seed: int, kind: str = "l2") -> str:
         return f"{seconds:.1f} s, max_time is {MAX_TIME:g}"
     coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     theta = np.vstack([coef.T, intercept[None]]).astype("float64")
-    (found, rounding), (best, constant) = value(one, theta), least(one, theta)
+    if kind == "hostile":
+        (found, rounding), (best, constant) = judged_precisely(one, theta)
+    else:
+        (found, rounding), (best, constant) = value(one, theta), least(one, theta)
     distance = found - best
-    if abs(found - model.objective_) > 1e-5 * (1 + abs(found)):
+    if abs(found - model.objective_) > 1e-5 * (1 + abs(found)) + rounding:
         return f"objective_ is {model.objective_!r}, of its coefficients {found!r}"
     if distance > model.gap_ + rounding:
         return f"gap_ is {model.gap_:.3g}, the true distance at least {distance:.3g}"
@@ -462,9 +560,11 @@ def check(seed: int, kind: str = "l2") -> str:
 def main() -> None:
     command = argparse.ArgumentParser(description=__doc__)
     command.add_argument("--first", type=int, default=0)
-    command.add_argument("--problems", type=int, default=5000)
+    command.add_argument("--problems", type=int)
     command.add_argument("--kind", choices=KINDS, default="l2")
     options = command.parse_args()
+    if options.problems is None:
+        options.problems = 2000 if options.kind == "hostile" else 5000
     wrong = 0
     for seed in range(options.first, options.first + options.problems):
         if found := check(seed, options.kind):

@@ -466,9 +466,11 @@ def test_a_line_a_snapshot(capsys, root_logger):
     *lines, last = out.splitlines()
     assert len(lines) == len(model.history_)
     assert all(LINE.fullmatch(line) for line in lines), lines
-    assert last == (
-        f"SVRGRegressor: {model.solver_}, because {model.why_}; ended: {model.stop_reason_}"
-    )
+    way = f"SVRGRegressor: {model.solver_}, because {model.why_}; ended after "
+    where = f" s: {model.stop_reason_}; objective {model.objective_:.8g}, about "
+    assert last.startswith(way)
+    assert where in last
+    assert last.endswith(f" above the optimum (proven: at most {model.gap_:.1e})")
     assert err == ""
 
 

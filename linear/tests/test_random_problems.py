@@ -4,7 +4,7 @@ import pytest
 import random_problems
 
 # The first of each kind; those with an L2 penalty are what all ways are for.
-COUNTS = {"l2": 150, "l1": 45, "huber": 15, "disk": 30}
+COUNTS = {"l2": 150, "l1": 45, "huber": 15, "disk": 30, "hostile": 45}
 
 
 @pytest.mark.slow
@@ -26,6 +26,12 @@ def test_no_promise_is_broken(kind, first):
 def test_objective_and_gap_are_those_of_the_coefficients(kind, seed):
     # float32 features, and scores that float32 has too few digits for.
     assert not random_problems.check(seed, kind)
+
+
+@pytest.mark.parametrize("seed", [148, 353, 361, 1087])
+def test_hostile_problems_that_were_told_wrong(seed):
+    # Sparse columns far from 0 with Huber's loss; scores of classes that have a large sum.
+    assert not random_problems.check(seed, "hostile")
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("l1", 7000913), ("disk", 7001426)])

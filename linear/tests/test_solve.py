@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import constants, solve as solve_module
+from provenglm import constants, objective as objective_module, solve as solve_module
 from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.problem import Problem
 from provenglm.solve import Settings, StopReason, solve
@@ -90,7 +90,8 @@ def test_max_time(monkeypatch):
             cls.now += 1.0
             return cls.now
 
-    monkeypatch.setattr(solve_module, "time", Clock)
+    for module in (solve_module, objective_module):
+        monkeypatch.setattr(module, "time", Clock)
     problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
     short = solve(problem, Settings(tol=0, max_time=6.0))
     assert short.reason is StopReason.MAX_TIME

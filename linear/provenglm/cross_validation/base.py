@@ -19,7 +19,6 @@ from sklearn.utils.validation import _check_method_params
 
 from provenglm.arguments import check_number, check_verbose
 from provenglm.base import LinearEstimator, all_or_nothing, warn
-from provenglm.centred import centred
 from provenglm.cross_validation.folds import Folds, PathPoint
 from provenglm.cross_validation.path import solve_path
 from provenglm.cross_validation.routing import RoutedScoring
@@ -294,7 +293,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             solution = self._solver()(problem, settings, start)
             if solution.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
-            return centred(solution, problem)
+            return solution
 
         return self._run(solved)
 

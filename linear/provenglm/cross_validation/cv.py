@@ -143,6 +143,7 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
         are read together, which takes less time.
     random_state : int, RandomState or None
         Which samples are drawn. It changes the way to the optima, and no fold: those are `cv`'s.
+        None is a seed of its own: the same call gives the same bits.
     verbose : 'auto', 0, 1 or 2
         As in :class:`SVRGClassifier`; a line for each part of the path.
 

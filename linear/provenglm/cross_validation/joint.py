@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +21,11 @@ from provenglm.metric import HessianMetric, Metric
 from provenglm.objective import Objective, Snapshot, products
 from provenglm.plan import Plan, sample_size
 from provenglm.problem import Problem
+from provenglm.returned import returned
 from provenglm.sampling import penalty_of
 from provenglm.secants import Secants
-from provenglm.solution import Settings, StopReason
-from provenglm.solve import ROUNDING, Session
+from provenglm.solution import MOST_UNPROVEN, ROUNDING, Settings, StopReason, judged
+from provenglm.solve import Session, proven
 from provenglm.types import NumPyArray
 
 Watch = Callable[[str], None]
@@ -186,6 +188,25 @@ class JointPass:
         return losses, residuals
 
 
+class _Unproven(NamedTuple):
+    """A point that an estimate has ended, and whose bound is far from what is asked."""
+
+    walk: Walk
+    strength: float
+    penalty: NumPyArray
+    snapshot: Snapshot
+    decrement: float
+    gap: float
+    enough: float
+
+
+def _believed(point: PathPoint) -> PathPoint:
+    """Return a point as one whose estimate is believed."""
+    if point.reason is not StopReason.UNPROVEN:
+        return point
+    return replace(point, reason=StopReason.ESTIMATED)
+
+
 class JointPath:
     """All folds from point to point.
 
@@ -204,6 +225,7 @@ class JointPath:
         self._watch = watch
         self._hessian: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
+        self._farthest: _Unproven | None = None
 
     def solve(self, strengths: Sequence[float]) -> list[list[PathPoint]]:
         """Return the points of each fold, from the greatest penalty to the least."""
@@ -226,7 +248,24 @@ class JointPath:
                     f"{folds.name}={strength:.4g}: {objective.passes - before:.1f} passes for "
                     f"{len(walks)} folds"
                 )
+            if self._farthest is not None and self._is_proven(self._farthest):
+                result = [[_believed(point) for point in path] for path in result]
         return result
+
+    def _is_proven(self, one: _Unproven) -> bool:
+        """Whether the estimate of the point is right whose bound is farthest from what is asked.
+
+        All points have the same metric, and there it is the least reliable.
+        """
+        folds, fold = self._folds, one.walk.fold
+        problem = folds.penalised(fold, one.strength)
+        problem = replace(problem, sample_weight=folds.weight(fold).astype(np.float64))
+        objective = replace(one.walk.objective, share=self._pass.share(fold), penalty=one.penalty)
+        sample = replace(self._sample, penalty=one.penalty)
+        snapshot, enough = one.snapshot, one.enough
+        self._watch("proving the point that is farthest from a proof")
+        gap = proven(problem, objective, sample, snapshot, one.decrement, self._settings, enough)
+        return gap <= MOST_UNPROVEN * enough
 
     def _start(self) -> list[Walk]:
         """Return the folds at the optimum of a part of the sample, or at their null models."""
@@ -335,33 +374,50 @@ class JointPath:
         gained = self._settings.tol * (walk.null - full)
         rounding = ROUNDING * abs(full)
         if decrement <= max(gained / 10, rounding):
-            return self._kept(walk, decrement, StopReason.CONVERGED, self._gap(walk))
+            return self._kept(walk, strength, decrement, StopReason.ESTIMATED, self._gap(walk))
         if decrement <= gained and (gap := self._gap(walk)) <= gained:
-            return self._kept(walk, decrement, StopReason.CONVERGED, gap)
+            return self._kept(walk, strength, decrement, StopReason.ESTIMATED, gap)
         if walk.count > self._settings.max_iter:
-            return self._kept(walk, decrement, StopReason.MAX_ITER, self._gap(walk))
+            return self._kept(walk, strength, decrement, StopReason.MAX_ITER, self._gap(walk))
         if time.perf_counter() >= self._settings.deadline:
-            return self._kept(walk, decrement, StopReason.MAX_TIME, self._gap(walk))
+            return self._kept(walk, strength, decrement, StopReason.MAX_TIME, self._gap(walk))
         walk.poor = walk.poor + 1 if decrement > constants.SLOW * walk.last else 0
         walk.last = decrement
         return self._by_itself(walk, strength) if walk.poor >= constants.TRIES else None
 
     def _gap(self, walk: Walk) -> float:
+        return duality_gap(*self._at(walk))
+
+    def _at(self, walk: Walk) -> tuple[Objective, Snapshot]:
+        """Return a fold's objective, and what is known where it is."""
         value = walk.at
         snapshot = Snapshot(
             value.theta, self._full(walk, value), self._gradient(walk, value), value.scores
         )
-        objective = replace(walk.objective, share=self._pass.share(walk.fold))
-        return duality_gap(objective, snapshot)
+        return replace(walk.objective, share=self._pass.share(walk.fold)), snapshot
 
-    def _kept(self, walk: Walk, decrement: float, reason: StopReason, gap: float) -> PathPoint:
-        weights, intercept = self._objective.scaling.to_user(walk.at.theta)
+    def _kept(
+        self, walk: Walk, strength: float, decrement: float, reason: StopReason, gap: float
+    ) -> PathPoint:
+        objective, snapshot = self._at(walk)
+        value = snapshot.objective
+        user = returned(objective, snapshot, snapshot.theta)
+        enough, gap = self._settings.tol * (walk.null - value), max(gap + user.change, 0.0)
+        rounding = ROUNDING * abs(value)
+        reason = judged(reason, gap, decrement, enough, rounding, user.change)
+        is_farther = self._farthest is None or gap * self._farthest.enough > (
+            self._farthest.gap * max(enough, rounding)
+        )
+        if reason is StopReason.UNPROVEN and is_farther:
+            self._farthest = _Unproven(
+                walk, strength, objective.penalty, snapshot, decrement, gap, max(enough, rounding)
+            )
         return PathPoint(
-            coef=weights.reshape(len(weights), -1),
-            intercept=np.atleast_1d(intercept),
-            objective=self._full(walk, walk.at),
+            coef=user.coef,
+            intercept=user.intercept,
+            objective=value + user.change,
             gap=gap,
-            decrement=decrement,
+            decrement=min(decrement + max(user.change, 0.0), gap),
             iterations=walk.count,
             reason=reason,
         )

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from sklearn.utils.parallel import Parallel, delayed
 
-from provenglm.centred import centred
 from provenglm.cross_validation import squares
 from provenglm.cross_validation.folds import Folds, PathPoint, Start, point_of, point_with_scale
 from provenglm.cross_validation.joint import JointPath, Watch, suits
@@ -67,13 +66,7 @@ def solve_path(
             one = delayed(_one_fold)
             work = [one(folds, fold, strengths, settings) for fold in each]
             paths = list(Parallel(n_jobs=n_jobs)(work))
-    return [
-        [
-            centred(point, folds.penalised(fold, strength))
-            for point, strength in zip(path, strengths, strict=True)
-        ]
-        for fold, path in enumerate(paths)
-    ]
+    return paths
 
 
 def _together(folds: Folds, settings: Settings) -> Folds | None:

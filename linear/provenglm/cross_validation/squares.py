@@ -28,9 +28,10 @@ from provenglm.descent import centred_rows, groups_of_blocks, minimise
 from provenglm.duality import best_factor
 from provenglm.objective import Objective, Scaling
 from provenglm.problem import Problem
+from provenglm.returned import rounded
 from provenglm.sampling import l1_of, penalty_of
-from provenglm.solution import Settings, StopReason
-from provenglm.solve import ROUNDING, Session
+from provenglm.solution import ROUNDING, Settings, StopReason, judged
+from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
 
@@ -212,22 +213,26 @@ class _Path:
             enough = settings.tol * (0.5 * products.square - objective)
             if gap <= max(enough, ROUNDING * products.square + sys.float_info.min):
                 self._weights = weights
-                reason = StopReason.CONVERGED if gap <= enough else StopReason.ROUNDING
-                return self._kept(objective, gap, step, reason)
+                return self._kept(objective, gap, step, enough)
         return self._by_itself(strength)
 
-    def _kept(self, objective: float, gap: float, count: int, reason: StopReason) -> PathPoint:
+    def _kept(self, objective: float, gap: float, count: int, enough: float) -> PathPoint:
         products = self._products
         bias = products.mean_target - products.mean @ self._weights
-        coef, intercept = self._scaling.to_user(np.append(self._weights, bias))
+        coef, rough = self._scaling.to_user(np.append(self._weights, bias))
+        coef = coef.reshape(-1, 1)
+        # At the best intercept, so that the objective is a parabola around it.
+        intercept, step = rounded(np.atleast_1d(bias), self._scaling.center, coef, rough)
+        rise = 0.5 * float(step @ step)
+        gap, rounding = gap + rise, ROUNDING * products.square + sys.float_info.min
         return PathPoint(
-            coef=coef.reshape(-1, 1),
-            intercept=np.atleast_1d(intercept),
-            objective=objective,
+            coef=coef,
+            intercept=intercept,
+            objective=objective + rise,
             gap=gap,
             decrement=gap,
             iterations=count,
-            reason=reason,
+            reason=judged(StopReason.ESTIMATED, gap, gap, enough, rounding, rise),
         )
 
     def _by_itself(self, strength: float) -> PathPoint:

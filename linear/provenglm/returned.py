@@ -1,0 +1,141 @@
+"""The coefficients that the user holds: theta in the units of the features, rounded to float64.
+
+Coefficients keep all digits that matter for features about their means. The intercept is that of
+features as they are: if the mean of one is 1e12 times its standard deviation, rounding the
+intercept moves all scores by 1e-4. That needs no pass over the features: the objective of the moved
+scores is known, and so is how much farther from the optimum they are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from provenglm.objective import Objective, Snapshot
+from provenglm.types import NumPyArray
+
+_UNIT = 2.0**-53
+
+_HALVES = 2.0**27 + 1
+
+_NEGLIGIBLE_STEP = 1e-9
+"""Of scores: its square times the curvature of a loss is less than the rounding of its values."""
+
+
+def shifted(intercept: NumPyArray, center: NumPyArray, coef: NumPyArray) -> NumPyArray:
+    """Return ``intercept + center @ coef``, (K,), rounded once.
+
+    Parameters
+    ----------
+    intercept : numpy.ndarray, (K,)
+    center : numpy.ndarray, (p,)
+    coef : numpy.ndarray, (p, K)
+    """
+    used = np.flatnonzero(center)
+    if not len(used):
+        return intercept
+    factor, numbers = center[used], coef[used]
+    with np.errstate(over="ignore", invalid="ignore"):
+        high, low = _product((factor + np.zeros_like(numbers.T)).T, numbers)
+        rough = np.asarray(intercept + factor @ numbers)
+    if not (np.isfinite(rough).all() and np.isfinite(low).all()):
+        return rough
+    terms = np.vstack([high, low, intercept[None]])
+    return np.array([math.fsum(column) for column in terms.T.tolist()])
+
+
+def _product(first: NumPyArray, second: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+    """Return products and their rounding errors (Dekker 1971)."""
+    product = first * second
+    a, b = _halved(first), _halved(second)
+    return product, a[1] * b[1] - (((product - a[0] * b[0]) - a[1] * b[0]) - a[0] * b[1])
+
+
+def _halved(numbers: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+    large = _HALVES * numbers
+    high = large - (large - numbers)
+    return high, numbers - high
+
+
+class Returned(NamedTuple):
+    """Coefficients (p, K) and intercepts (K,) of the user.
+
+    Attributes
+    ----------
+    change : float
+        What they add to the objective of the solver's theta: that of rounding is above 0, that of a
+        shift of all classes below.
+    """
+
+    coef: NumPyArray
+    intercept: NumPyArray
+    change: float
+
+
+def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Returned:
+    """Return the user's coefficients for `theta`, whose objective and scores a snapshot has.
+
+    Of all softmax models that give the same probabilities it is the one of least penalty: a shift
+    of all classes by the same changes none.
+    """
+    change = 0.0
+    if theta.ndim == 2:
+        theta, change = _without_shift(objective, theta)
+    coef, rough = objective.scaling.to_user(theta)
+    coef = coef.reshape(len(coef), -1)
+    intercept, step = rounded(np.atleast_1d(theta[-1]), objective.scaling.center, coef, rough)
+    return Returned(coef, intercept, change + _rise(objective, snapshot, step))
+
+
+def rounded(
+    bias: NumPyArray, center: NumPyArray, coef: NumPyArray, rough: NumPyArray
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return the intercept for features that are not centred, (K,), and by how much it is off.
+
+    Parameters
+    ----------
+    bias : numpy.ndarray, (K,)
+        The intercept for centred features.
+    center : numpy.ndarray, (p,)
+    coef : numpy.ndarray, (p, K)
+    rough : numpy.ndarray
+        The same with the rounding errors of a product of vectors.
+    """
+    rough = np.atleast_1d(rough)
+    with np.errstate(over="ignore", invalid="ignore"):
+        size = np.abs(center) @ np.abs(coef) + np.abs(bias)
+    if (_UNIT * len(center) * size <= _NEGLIGIBLE_STEP).all():
+        return rough, np.zeros(len(rough))
+    intercept = shifted(bias, -center, coef)
+    return intercept, shifted(intercept, center, coef) - bias
+
+
+def _without_shift(objective: Objective, theta: NumPyArray) -> tuple[NumPyArray, float]:
+    """Return theta with a mean over the classes of 0, and what that does to the penalty."""
+    means = theta.mean(axis=1, keepdims=True)
+    if objective.l1 is not None:
+        # A shift would take coefficients from 0.
+        means[:-1] = 0
+    if not objective.intercept:
+        means[-1] = 0
+    saved = 0.5 * theta.shape[1] * float(objective.penalty[:-1] @ np.square(means[:-1, 0]))
+    return theta - means, -saved
+
+
+def _rise(objective: Objective, snapshot: Snapshot, step: NumPyArray) -> float:
+    """Return what a step of the intercepts, (K,), adds to the objective; 0 where it is rounding."""
+    loss = objective.loss
+    if not step.any():
+        return 0.0
+
+    def difference(part: slice) -> NumPyArray:
+        scores = snapshot.scores[part].astype(np.float64)
+        target = objective.target[part]
+        new = scores + (step if scores.ndim > 1 else step[0])
+        return np.asarray(loss.value(new, target) - loss.value(scores, target))
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = objective.mean(difference)
+    return found if found == found else np.inf
