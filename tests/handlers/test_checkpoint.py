@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import tempfile
+from types import SimpleNamespace
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -122,6 +123,7 @@ class Run:
 
     data, train_metrics, val_metrics = training_data(BATCHES), (), ()
     net = nn.HybridSequential()
+    trainer = SimpleNamespace(_optimizer=SimpleNamespace(lr_scheduler=None))
     workers = Single()
 
     def __init__(self, handler, resumed_from=None):
