@@ -579,11 +579,12 @@ class SVRGTrainer(gluon.Trainer):
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
         self._is_reduced = False
         self._mark_corrected_gradients(fresh=True)
+        on_kvstore = _mxnet.has_kvstore_that_updates(self)  # which has taken the step
         with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
-            super()._update(ignore_stale_grad)
+            super()._update(ignore_stale_grad or on_kvstore)
         self._mark_corrected_gradients(fresh=False)
         # Neither a kvstore that updates nor a step that an overflow has left out marks them.
-        if _mxnet.has_kvstore_that_updates(self) or _mxnet.scales_losses(self):
+        if on_kvstore or _mxnet.scales_losses(self):
             for param in _mxnet.trained_parameters(self):
                 _mark(param, False)
 

@@ -152,16 +152,16 @@ def agree_on_stale(params: Sequence[Parameter], workers: Workers) -> list[Parame
     list of Parameter
         Those that no backward pass of any worker has reached.
     """
-    stale = [
-        number
-        for number, param in enumerate(params)
-        if not any(map(_mxnet.is_fresh, _mxnet.list_data(param)))
-    ]
+    copies = [_mxnet.list_data(param) for param in params]
+    fresh = [[_mxnet.is_fresh(data) for data in datas] for datas in copies]
+    stale = [number for number, flags in enumerate(fresh) if not any(flags)]
     everybody = workers.gather_plain(stale, "gradients that are stale")
     unused = set(stale).intersection(*everybody)
-    for number, param in enumerate(params):
-        for data, grad in zip(_mxnet.list_data(param), param.list_grad(), strict=True):
-            if not _mxnet.is_fresh(data) and param.grad_req == "write":
+    for number, (param, flags) in enumerate(zip(params, fresh, strict=True)):
+        if all(flags):
+            continue
+        for data, grad, is_fresh in zip(copies[number], param.list_grad(), flags, strict=True):
+            if not is_fresh and param.grad_req == "write":
                 set_to_zero(grad)
             _mxnet.mark_fresh(data, number not in unused)
     return [params[number] for number in sorted(unused)]

@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
+from types import SimpleNamespace
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -126,6 +127,7 @@ class Run:
 
     data, train_metrics, val_metrics = training_data(BATCHES), (), ()
     net = nn.HybridSequential()
+    trainer = SimpleNamespace(_optimizer=SimpleNamespace(lr_scheduler=None))
     workers = Single()
 
     def __init__(self, handler, resumed_from=None):
