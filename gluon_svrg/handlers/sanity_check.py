@@ -64,8 +64,8 @@ class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
       to 1, but for those whose weight is 0;
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers;
-    - the network ends in the softmax or sigmoid that the loss applies itself, or lacks the one that
-      the loss expects.
+    - the network ends in the softmax or sigmoid that the loss applies itself, or its outputs are no
+      probabilities and the loss takes such (``from_sigmoid=True``).
 
     Of an ArrayLoader or a list of batches all labels are checked, once; an ArrayLoader's not if it
     has a transform that may change them. Of other data, and of everything but labels, only the
@@ -79,8 +79,9 @@ class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
     be put back. Runs with a user's own batch processor, and runs that continue from a checkpoint,
     are not checked.
 
-    It warns if the loss of the first batch shows that the data are not scaled, and if the training
-    ends with a loss that is more than 1,000 times that of the first batch.
+    It warns if the loss takes logarithms of probabilities (``from_logits=True``) but gets scores;
+    if the loss of the first batch shows that the data are not scaled; and if the training ends with
+    a loss that is more than 1,000 times that of the first batch.
 
     Neither parameters, running statistics, gradients, hybridized graphs nor random numbers change,
     unless the network itself draws in prediction; layers that infer their shapes do so again.
@@ -405,9 +406,11 @@ def _check_outputs(net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, p
             else "takes their logarithms: end the network in log_softmax"
         )
     elif expected.kind == "log-probabilities" and high > _ROUNDING:
-        way_out = (
-            "takes logarithms of probabilities, which are at most 0: give from_logits=False, or "
-            "end the network in log_softmax"
+        get_logger().warning(
+            "%s, and %s takes logarithms of probabilities, which are at most 0: give "
+            "from_logits=False, or end the network in log_softmax",
+            between,
+            name,
         )
     if way_out:
         raise ValueError(f"{between}, and {name} {way_out}{_OFF}")
