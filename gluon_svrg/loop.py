@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from gluon_svrg.checkpoint.parts import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
@@ -27,12 +28,16 @@ from gluon_svrg.run.batch_parts import cannot_compute
 from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
 from gluon_svrg.run.consistency import broadcast_weights, check_equal_weights
 from gluon_svrg.run.history import to_python_number
-from gluon_svrg.run.metrics import is_loss
+from gluon_svrg.run.metrics import LOSS, is_loss
 from gluon_svrg.run.position import FitResult, StopReason
 from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.run.running_statistics import averaged_running_statistics
 from gluon_svrg.run.stops import BATCH_END, StopRequests
 from mxnet.gluon.contrib.estimator import StoppingHandler
+from mxnet.ndarray import NDArray
+
+# A loss that is not small by itself grows by so much only if a run diverges.
+_DIVERGED, _SMALL_LOSS = 1000, 1e-3
 
 # The combined answer of the handlers to an event: the largest one of all workers counts.
 _NOTHING, _END_BY_COUNT, _END = range(3)
@@ -68,6 +73,7 @@ class FitLoop:
         self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
         self._is_first_batch = estimator.workers.are_several
+        self._first_losses: list[Any] | None = None  # read at the end, without waiting
         # This package's handlers request nothing there; a request of a user's counts at once.
         self._asks_after_safe_points = estimator.workers.are_several and any(
             not type(handler).__module__.startswith("gluon_svrg.")
@@ -99,23 +105,34 @@ class FitLoop:
         self._notify("train_end")
         epochs_run = estimator.position.epoch + (estimator.position.batch_in_epoch > 0)
         assert estimator.stop_reason is not None  # or the loop would not have ended
-        not_finite = self._not_finite_losses()
+        not_finite = self._check_last_losses()
         return FitResult(
             estimator.stop_reason, epochs_run, estimator.history, not_finite=not_finite
         )
 
-    def _not_finite_losses(self) -> dict[str, float]:
-        """Return the losses that are NaN or infinite in the last epoch; warn if no handler has."""
+    def _check_last_losses(self) -> dict[str, float]:
+        """Return the losses of the last epoch that are not finite; warn if the run has diverged."""
         estimator = self._estimator
         row = estimator.history[-1] if estimator.history else {}
         metrics = filter(is_loss, (*estimator.train_metrics, *estimator.val_metrics))
-        bad = {m.name: row[m.name] for m in metrics if not math.isfinite(row.get(m.name, 0.0))}
+        losses = {metric.name: row[metric.name] for metric in metrics if metric.name in row}
+        bad = {name: value for name, value in losses.items() if not math.isfinite(value)}
         is_said = estimator.stop_reason is StopReason.NOT_FINITE
-        if bad and not is_said and estimator.workers.is_first:
+        if is_said or not estimator.workers.is_first:
+            return bad
+        first, last = _mean(self._first_losses), losses.get(f"training {LOSS}", 0.0)
+        if bad:
             estimator.logger.warning(
                 "%s at the end of the run: try a smaller learning rate, or find the first bad "
                 "batch with NaNGuardHandler()",
                 " and ".join(f"{name} is {value:g}" for name, value in bad.items()),
+            )
+        elif first is not None and last > _DIVERGED * max(first, _SMALL_LOSS):
+            estimator.logger.warning(
+                "the training loss is %.3g in the last epoch and was %.3g in the first batch: the "
+                "run has diverged; try a smaller learning rate, find_learning_rate() suggests one",
+                last,
+                first,
             )
         return bad
 
@@ -204,6 +221,8 @@ class FitLoop:
             broadcast_weights(estimator, batch)
         _, label, pred, loss = fit_batch(estimator, batch)
         outputs = outputs_of_batch(label, pred, loss)
+        if self._first_losses is None:
+            self._first_losses = outputs["loss"]
         self._notify("gradient_ready", batch=batch, **outputs)
         return outputs
 
@@ -418,6 +437,12 @@ def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
             f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
             "DataLoader or a list of batches"
         )
+
+
+def _mean(losses: list[Any] | None) -> float | None:
+    """Return the mean of the losses of a batch; None if this worker has none."""
+    arrays = [loss.asnumpy().ravel() for loss in losses or () if isinstance(loss, NDArray)]
+    return float(np.concatenate(arrays).mean(dtype="float64")) if arrays else None
 
 
 def _drop_by_class_name(handlers: list[EventHandler], names: list[str]) -> list[EventHandler]:

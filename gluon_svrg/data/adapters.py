@@ -58,7 +58,9 @@ class ListData(TrainingData):
 
     def whole_labels(self) -> tuple[Any, Any] | None:
         """Return the labels of all batches, if these are pairs with one array of labels."""
-        batches = [batch for batch in self._data if not is_empty(batch)]
+        # By index: a list of the user's own may count the passes over it.
+        batches = [self._data[i] for i in range(len(self._data))]
+        batches = [batch for batch in batches if not is_empty(batch)]
         if not all(isinstance(batch, (list, tuple)) and len(batch) == 2 for batch in batches):
             return None
         labels = [batch[1] for batch in batches]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +16,7 @@ from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin, TrainEnd
+from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
 from gluon_svrg.run.batch_parts import (
     BatchParts,
     CallError,
@@ -28,7 +27,6 @@ from gluon_svrg.run.batch_parts import (
 from gluon_svrg.run.batch_processor import BatchProcessor
 from gluon_svrg.run.logger import get_logger
 from gluon_svrg.run.metric_update import update_metric, update_with_losses
-from gluon_svrg.run.metrics import is_loss
 from gluon_svrg.run.position import require_estimator
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -44,8 +42,6 @@ _ROUNDING, _ROUNDING_OF_HALF = 1e-4, 0.05
 # The loss of equal probabilities is 14 for a million classes. Raw 8-bit noise gave up to 570 with
 # linear models, MLPs, LeNet and ResNet-18, the same data times 63 mostly 1,300 to 31,000.
 _MOST_FIRST_LOSS = 1000
-# By so much a loss that is not small by itself grows only if a run diverges.
-_DIVERGED, _SMALL_LOSS = 1000, 1e-3
 _ERRORS = (
     mx.base.MXNetError,
     AssertionError,
@@ -57,7 +53,7 @@ _ERRORS = (
 )
 
 
-class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
+class SanityCheckHandler(TrainBegin, BatchBegin):
     """Checks the first batch of the training and of the validation before anything is trained.
 
     The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network, the loss
@@ -70,8 +66,8 @@ class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
       to 1, but for those whose weight is 0;
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers;
-    - the network ends in the softmax or sigmoid that the loss applies itself, or lacks the one that
-      the loss expects.
+    - the network ends in the softmax or sigmoid that the loss applies itself, or its outputs are no
+      probabilities and the loss takes such (``from_sigmoid=True``).
 
     Of an ArrayLoader or a list of batches all labels are checked, once; an ArrayLoader's not if it
     has a transform that may change them. Of other data, and of everything but labels, only the
@@ -85,8 +81,8 @@ class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
     be put back. Runs with a user's own batch processor, and runs that continue from a checkpoint,
     are not checked.
 
-    It warns if the loss of the first batch shows that the data are not scaled, and if the training
-    ends with a loss that is more than 1,000 times that of the first batch.
+    It warns if the loss takes logarithms of probabilities (``from_logits=True``) but gets scores,
+    and if the loss of the first batch shows that the data are not scaled.
 
     Neither parameters, running statistics, gradients, hybridized graphs nor random numbers change,
     unless the network itself draws in prediction; layers that infer their shapes do so again.
@@ -102,12 +98,10 @@ class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
     def __init__(self) -> None:
         self._is_done = False
         self._validation: list[tuple[TrainingData, Any]] = []
-        self._first_loss: float | None = None
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Look at the first batches, if reading them early does not change their order."""
         require_estimator(self, estimator)
-        self._first_loss = None
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return
@@ -123,26 +117,12 @@ class SanityCheckHandler(TrainBegin, BatchBegin, TrainEnd):
         if not self._is_done:
             self._look(estimator, kwargs["batch"])
 
-    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Warn if the loss is far above that of the first batch."""
-        row = estimator.history[-1] if estimator.history else {}
-        last = next((row.get(m.name) for m in estimator.train_metrics if is_loss(m)), None)
-        if self._first_loss is None or last is None or not math.isfinite(last):
-            return
-        if last > _DIVERGED * max(self._first_loss, _SMALL_LOSS) and estimator.workers.is_first:
-            estimator.logger.warning(
-                "the training loss is %.3g in the last epoch and was %.3g before the first: the "
-                "run has diverged; try a smaller learning rate, find_learning_rate() suggests one",
-                last,
-                self._first_loss,
-            )
-
     def _look(self, estimator: Run, batch: object) -> None:
         """Check the first training batch, then that of the validation, which is often alike."""
         self._is_done = True
         validation, self._validation = self._validation, []
         if not is_empty(batch):  # the workers that have its rows check them
-            self._first_loss = _look_at_training(estimator, batch)
+            _look_at_training(estimator, batch)
         for data, first in validation:
             if first is not None:
                 _look_at_validation(estimator, data, first)
@@ -397,7 +377,7 @@ def _check_outputs(net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, p
         if low >= 0 and high <= 1 and (last := _squashing_operator(net, parts)):
             between = f"the network ends in {last}"
             way_out = f"applies sigmoid itself: leave {last} out of the network"
-            if hasattr(loss, "_from_sigmoid"):
+            if isinstance(loss, gluon.loss.SigmoidBCELoss):
                 way_out += ", or give from_sigmoid=True"
     elif expected.kind == "probability":
         if low < 0 or high > 1:
@@ -413,9 +393,11 @@ def _check_outputs(net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, p
             else "takes their logarithms: end the network in log_softmax"
         )
     elif expected.kind == "log-probabilities" and high > _ROUNDING:
-        way_out = (
-            "takes logarithms of probabilities, which are at most 0: give from_logits=False, or "
-            "end the network in log_softmax"
+        get_logger().warning(
+            "%s, and %s takes logarithms of probabilities, which are at most 0: give "
+            "from_logits=False, or end the network in log_softmax",
+            between,
+            name,
         )
     if way_out:
         raise ValueError(f"{between}, and {name} {way_out}{_OFF}")
@@ -458,8 +440,8 @@ def _warn_of_scale(estimator: Run, loss: gluon.loss.Loss, parts: BatchParts, fir
         )
 
 
-def _look_at_training(estimator: Run, batch: object) -> float:
-    """Check a training batch, and all labels; return the mean loss."""
+def _look_at_training(estimator: Run, batch: object) -> None:
+    """Check a training batch, and all labels."""
     for leaf in tree_leaves(batch):
         check_batch(0, leaf)
     if _has_three_items(batch):
@@ -469,7 +451,6 @@ def _look_at_training(estimator: Run, batch: object) -> float:
     _check_whole_labels(estimator, loss, estimator.data, pred)
     first = float(mx.nd.mean(_mxnet.as_legacy(losses)).asscalar())
     _warn_of_scale(estimator, loss, parts, first)
-    return first
 
 
 def _look_at(

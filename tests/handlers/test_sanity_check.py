@@ -347,13 +347,6 @@ TWICE = {
         SOFT,
         "takes their logarithms: end the network in log_softmax",
     ),
-    "no softmax": (
-        ending(3, bias=1.0),
-        CE(from_logits=True),
-        Y,
-        "takes logarithms of probabilities, which are at most 0: give from_logits=False",
-    ),
-    "no softmax, KLDivLoss": (ending(3, bias=1.0), LOSS.KLDivLoss(), SOFT, "at most 0"),
     "sigmoid": (
         ending(1, "sigmoid"),
         LOSS.SigmoidBCELoss(),
@@ -403,6 +396,18 @@ def test_softmax_sigmoid_and_logarithm_are_applied_once(case):
         estimator_of(net, loss, **arguments).fit([(X, label)], epochs=1)
     assert problems.same(problems.weights_of(net), before)
     estimator_of(net, loss, **arguments).fit([(X, label)], epochs=1, sanity_check=False)
+
+
+@pytest.mark.parametrize(
+    ("loss", "label"), [(CE(from_logits=True), Y), (LOSS.KLDivLoss(), SOFT)], ids=["CE", "KLDiv"]
+)
+def test_scores_in_the_place_of_logarithms_of_probabilities_are_told(loss, label, caplog):
+    """Keras calls scores logits. They may be meant so: of a model that is not normalised."""
+    net = ending(3, bias=1.0)
+    net.initialize(mx.init.Xavier())
+    metric = mx.metric.Loss("loss")
+    estimator_of(net, loss, train_metrics=metric).fit([(X, label)], epochs=1, verbose=0)
+    assert len([m for m in caplog.messages if "at most 0: give from_logits=False" in m]) == 1
 
 
 def test_softmax_twice_in_the_validation_network():
