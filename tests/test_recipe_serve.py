@@ -518,8 +518,10 @@ def test_what_takes_long_keeps_nobody_waiting(name, model):
             connection.close()
 
         thread = threading.Thread(target=ask)
-        thread.start()
         connection = connect(url)
+        connection.request("GET", "/health")  # the first one takes longer
+        connection.getresponse().read()
+        thread.start()
         first = time.monotonic()
         while thread.is_alive() or not waits:
             begin = time.monotonic()
@@ -545,8 +547,10 @@ def test_a_large_answer_keeps_nobody_waiting(wide):
             found.append(ask_once(url, np.ones((64, 2), "float32")))
 
         thread = threading.Thread(target=ask)
-        thread.start()
         connection = connect(url)
+        connection.request("GET", "/health")  # the first one takes longer
+        connection.getresponse().read()
+        thread.start()
         first = time.monotonic()
         while thread.is_alive() or not waits:
             begin = time.monotonic()
