@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,7 +115,8 @@ def _synthetic(samples: int) -> tuple[Split, Split]:
 
 def _cifar10(options: argparse.Namespace) -> tuple[Split, Split]:
     """Read CIFAR-10's binary version from a folder; MXNet downloads it there if asked to."""
-    directory = Path(options.data_dir or _CIFAR10_DIRECTORY).expanduser()
+    # Unlike Path.expanduser, it does not fail if there is no home.
+    directory = Path(os.path.expanduser(options.data_dir or _CIFAR10_DIRECTORY))
     # Alex Krizhevsky's archive has such a folder, MXNet's copy has not.
     inner = directory / "cifar-10-batches-bin"
     if inner.is_dir():

@@ -495,6 +495,8 @@ def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
             found = await batchers[request.url.path].answer(arrays, is_sample)
             if size_of(found) <= SMALL:
                 text = text_of(found)
+            elif await request.is_disconnected():
+                return Response(status_code=499)
             else:
                 text = await asyncio.get_running_loop().run_in_executor(others, text_of, found)
         except (ValueError, TypeError) as e:
