@@ -397,7 +397,8 @@ class Reader:
 
     def json_of(self, body: bytes) -> list[np.ndarray]:
         """Return the array of each input."""
-        is_small, numbers = len(body) <= SMALL, {}
+        is_small = len(body) <= SMALL
+        numbers: dict[str, Any] = {}
         if not is_small:
             self.check_json(body)
             # Calls of Python's, between which other threads run.
