@@ -224,6 +224,9 @@ class SVRGTrainer(gluon.Trainer):
             parameter that is trained here, or has no loss scale with MXNet's AMP; if optimizer
             or kvstore cannot take row_sparse ones.
         """
+        check_sparse_correction(sparse_correction)
+        if not isinstance(coefficient, OptimalCoefficient):
+            coefficient = check_coefficient(coefficient)
         _check_is_full_gradient(full_gradient, _mxnet.trained_parameters(self))
         self.restore_control_variate(full_gradient, coefficient, sparse_correction)
 
@@ -237,9 +240,6 @@ class SVRGTrainer(gluon.Trainer):
 
         Parameters whose ``grad_req`` has changed since the snapshot may be missing.
         """
-        check_sparse_correction(sparse_correction)
-        if not isinstance(coefficient, OptimalCoefficient):
-            coefficient = check_coefficient(coefficient)
         if full_gradient.loss_scale is None and _mxnet.scales_losses(self):
             # The gradients in a table would be taken for ones with the scale of a later step.
             raise ValueError(
