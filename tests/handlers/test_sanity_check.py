@@ -511,11 +511,6 @@ WAYS = {
     "ValidationHandler": lambda estimator, data: estimator.fit(
         [(X, Y)], epochs=1, event_handlers=[gs.ValidationHandler(data)]
     ),
-    "second ValidationHandler": lambda estimator, data: estimator.fit(
-        Again((X, Y)),
-        epochs=1,
-        event_handlers=[gs.ValidationHandler([(X, Y)]), gs.ValidationHandler(data, 2)],
-    ),
     "both": lambda estimator, data: estimator.fit(
         [(X, Y)], [(SIX_D, Y)], epochs=1, event_handlers=[gs.ValidationHandler(data)]
     ),

@@ -441,7 +441,7 @@ def test_a_run_with_svrg_and_a_profile(tmp_path):
 def test_an_interrupted_run(tmp_path):
     result = fit(epochs=3, event_handlers=[StopAt(4)])
     page, text = page_of(result, tmp_path)
-    assert "A signal (Ctrl-C or SIGTERM) asked to stop" in text
+    assert "A signal (such as Ctrl-C or SIGTERM) asked to stop" in text
     assert "epoch 1 was broken off after 2 batches" in text
     check_epochs(page, result.history)
     assert "epoch 1 was broken off after 2 batches" in repr(result)
