@@ -85,7 +85,7 @@ def saved_by_0_1(kind, checkpoint):
     return found, decode(meta["state"], arrays, mx.cpu())
 
 
-NEW = {"grad_reqs", "nested_schedules"}
+NEW = {"grad_reqs", "nested_schedules", "monitor", "mode"}
 """What no state had then."""
 
 
