@@ -86,7 +86,7 @@ def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Ret
     coef, rough = objective.scaling.to_user(theta)
     coef = columns = coef.reshape(len(coef), -1)
     if theta.ndim == 2 and objective.intercept:
-        # The mean is one more column: it may be so large that less of it keeps no digits.
+        # As one more column: an intercept less a mean of 1e13 has no digits of what it was.
         mean = rough.mean()
         rough = rough - mean
         center, columns = np.append(center, mean), np.vstack([coef, np.ones(coef.shape[1])])
