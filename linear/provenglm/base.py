@@ -7,8 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -51,6 +50,16 @@ def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -
 
 def _version() -> str:
     return str(sys.modules[_PACKAGE].__version__)
+
+
+def _number(generator: RandomState) -> int:
+    return int(generator.randint(np.iinfo(np.int32).max))
+
+
+@lru_cache(maxsize=256)
+def _first_number(seed: int) -> int:
+    """Return the first number of a generator: to make one takes a tenth of a small fit."""
+    return _number(check_random_state(seed))
 
 
 def all_or_nothing(fit: _Fit) -> _Fit:
@@ -126,8 +135,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             )
         super().__setstate__(state)
 
-    def _settings(self, progress: Progress) -> Settings:
-        """Return the checked arguments of the solver."""
+    def _settings(self, progress: Progress, began: float | None = None) -> Settings:
+        """Return the checked arguments of the solver; a fit that began at `began`, else now."""
         if self.metric not in METRICS:
             raise ValueError(
                 f"metric must be one of {', '.join(map(repr, METRICS))}, got {self.metric!r}: "
@@ -154,6 +163,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 "max_iter", self.max_iter, 1, "the snapshots after which the fit ends"
             ),
             max_time=max_time,
+            began=time.perf_counter() if began is None else began,
             metric=self.metric,
             seed=self._seed(),
             watch=progress,
@@ -164,7 +174,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the seed of the samples: the same for all fits without a `random_state`."""
         if self.random_state is None:
             return 0
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        if isinstance(self.random_state, int):
+            return _first_number(self.random_state)
+        return _number(check_random_state(self.random_state))
 
     def _checked_tol(self) -> float:
         return check_number("tol", self.tol, "how near the optimum, relative to what was gained", 0)
@@ -187,9 +199,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """
         name = type(self).__name__
         with Progress(name, check_verbose(self.verbose), self._checked_tol()) as progress:
-            settings = self._settings(progress)
-            settings = replace(settings, began=time.perf_counter() if began is None else began)
-            solution = solve(settings)
+            solution = solve(self._settings(progress, began))
             progress.end(solution)
         self.objective_ = float(solution.objective)
         self.gap_ = float(solution.gap)
@@ -320,13 +330,18 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
                 "have no standard errors: fit the columns that it leaves with l1_ratio=0"
             )
         rows = rows_of(features, np.dtype(np.float64))
-        self._check_data(rows, loss, scores, target, weight, strength)
+        weight = np.ones(len(target)) if weight is None else weight
+        losses, residual = loss.value_and_residual(scores, target)
+        counts = weight > 0  # at a row that is left out they may be infinite: 0 times them is NaN
+        losses, residual = np.where(counts, losses, 0), np.where(counts, residual, 0)
+        fisher = np.where(counts, loss.fisher(scores), 1)
+        self._check_data(rows, losses, residual, weight, strength)
         return covariance(
             rows,
             loss,
-            loss.residual(scores, target),
-            loss.fisher(scores),
-            np.ones(len(target)) if weight is None else weight,
+            residual,
+            fisher,
+            weight,
             strength,
             bool(self.fit_intercept),
             getattr(self, "feature_names_in_", None),
@@ -335,14 +350,13 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _check_data(
         self,
         rows: Rows,
-        loss: Loss,
-        scores: NumPyArray,
-        target: NumPyArray,
-        weight: NumPyArray | None,
+        losses: NumPyArray,
+        residual: NumPyArray,
+        weight: NumPyArray,
         strength: float,
     ) -> None:
         """Raise a ValueError if the sum of the weights or the objective is not that of the fit."""
-        total = float(len(target)) if weight is None else float(weight.sum())
+        total = float(weight.sum())
         if not math.isclose(total, getattr(self, "_total", total), rel_tol=_SAME_DATA):
             raise ValueError(
                 f"the weights of these rows have the sum {total:g} (1 for each row without "
@@ -352,17 +366,17 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if not hasattr(self, "objective_"):  # a search with refit=False
             return
 
-        def mean(values: NumPyArray) -> float:
-            return float(values.mean() if weight is None else weight @ values / total)
-
-        losses, coef = loss.value(scores, target), self._dense_coef()[0]
+        coef = self._dense_coef()[0]
         penalty = strength / total * float(coef @ coef) / 2
-        objective, size = mean(losses) + penalty, mean(np.abs(losses)) + penalty
+        objective = float(weight @ losses) / total + penalty
+        size = float(weight @ np.abs(losses)) / total + penalty
+        off = abs(objective - self.objective_)
+        if off <= _SAME_DATA * size:
+            return
         # A score is rounded by what its products are, which may be far larger than their sum.
         products = abs(rows.block(rows.slices()[0])) @ np.abs(coef)
-        slope = mean(np.abs(loss.residual(scores, target)))
-        rounding = _ROUNDING * slope * float(products.max())
-        if not abs(objective - self.objective_) <= _SAME_DATA * size + rounding:
+        slope = float(weight @ np.abs(residual)) / total
+        if not off <= _SAME_DATA * size + _ROUNDING * slope * float(products.max()):
             raise ValueError(
                 f"these are not the data of the fit: their objective is {objective:.8g}, and "
                 f"objective_ is {self.objective_:.8g}: give X, y, sample_weight and offset of the "
@@ -374,10 +388,17 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         coef: Any = self.coef_
         return np.asarray(np.atleast_2d(coef.toarray() if issparse(coef) else coef))
 
-    def _scores(self, X: object) -> NumPyArray:
-        """Return ``X @ coef_.T + intercept_``, (n, K) and float64, some rows at a time."""
+    def _rows_to_score(self, X: object) -> Data:
+        """Return `X` as checked features, if there is a fit whose columns they have."""
         check_is_fitted(self)
-        features = check_features(self, X, reset=False)
+        return check_features(self, X, reset=False)
+
+    def _scores(self, X: object) -> NumPyArray:
+        """Return ``X @ coef_.T + intercept_``, (n, K) and float64."""
+        return self._scores_of(self._rows_to_score(X))
+
+    def _scores_of(self, features: Data) -> NumPyArray:
+        """Return the scores of checked features, some rows at a time."""
         coef = self._dense_coef().T
         rows = rows_of(features, np.dtype(np.float64))
         scores = np.empty((features.shape[0], coef.shape[1]))

@@ -371,8 +371,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             penalty and columns that depend on each other or classes that can be separated.
         """
         self._check_offset_given(offset)
-        features = check_features(self, X, reset=False)
-        scores = self._with_offset(X, offset, "covariance")
+        features = self._rows_to_score(X)
+        scores = self._with_offset(X, offset, "covariance", features)
         if scores.shape[1] > 1:
             raise ValueError(
                 f"there are {len(self.classes_)} classes, and covariance is that of two: fit one "
@@ -403,9 +403,14 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             )
         return given
 
-    def _with_offset(self, X: object, offset: object, method: str) -> NumPyArray:
-        """Return the scores, (n, K), with the offset, as a method of this name needs them."""
-        scores = self._scores(X)
+    def _with_offset(
+        self, X: object, offset: object, method: str, features: Data | None = None
+    ) -> NumPyArray:
+        """Return the scores, (n, K), with the offset, as a method of this name needs them.
+
+        `features` are those of X, if they are checked.
+        """
+        scores = self._scores(X) if features is None else self._scores_of(features)
         given = self._checked_offset(X, offset, scores, len(self.classes_))
         if given is None:
             self._warn_without_offset(method)
@@ -666,8 +671,8 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             )
         self._check_offset_given(offset)
         loss = self._loss()
-        scores = self._with_offset(X, offset, "covariance")
-        features = check_features(self, X, reset=False)
+        features = self._rows_to_score(X)
+        scores = self._with_offset(X, offset, "covariance", features)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
@@ -681,9 +686,14 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
 
-    def _with_offset(self, X: object, offset: object, method: str) -> NumPyArray:
-        """Return the scores, (n,), with the offset, as a method of this name needs them."""
-        scores = self._scores(X)[:, 0]
+    def _with_offset(
+        self, X: object, offset: object, method: str, features: Data | None = None
+    ) -> NumPyArray:
+        """Return the scores, (n,), with the offset, as a method of this name needs them.
+
+        `features` are those of X, if they are checked.
+        """
+        scores = (self._scores(X) if features is None else self._scores_of(features))[:, 0]
         given = check_offset(joined("offset", offset, X), scores)
         if given is None:
             self._warn_without_offset(method)

@@ -77,15 +77,20 @@ class Returned(NamedTuple):
 def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Returned:
     """Return the user's coefficients for `theta`, whose objective and scores a snapshot has.
 
-    Of all softmax models that give the same probabilities it is the one of least penalty: a shift
-    of all classes by the same changes none.
+    Of all softmax models that give the same probabilities it is the one of least penalty whose
+    intercepts have the mean 0: a shift of all classes by the same changes none.
     """
-    change = 0.0
+    change, center = 0.0, objective.scaling.center
     if theta.ndim == 2:
         theta, change = _without_shift(objective, theta)
     coef, rough = objective.scaling.to_user(theta)
-    coef = coef.reshape(len(coef), -1)
-    intercept, step = rounded(np.atleast_1d(theta[-1]), objective.scaling.center, coef, rough)
+    coef = columns = coef.reshape(len(coef), -1)
+    if theta.ndim == 2 and objective.intercept:
+        # As one more column: an intercept less a mean of 1e13 has no digits of what it was.
+        mean = rough.mean()
+        rough = rough - mean
+        center, columns = np.append(center, mean), np.vstack([coef, np.ones(coef.shape[1])])
+    intercept, step = rounded(np.atleast_1d(theta[-1]), center, columns, rough)
     return Returned(coef, intercept, change + _rise(objective, snapshot, step))
 
 
@@ -113,13 +118,14 @@ def rounded(
 
 
 def _without_shift(objective: Objective, theta: NumPyArray) -> tuple[NumPyArray, float]:
-    """Return theta with a mean over the classes of 0, and what that does to the penalty."""
-    means = theta.mean(axis=1, keepdims=True)
+    """Return theta with coefficients of mean 0 over the classes, and what that adds to the penalty.
+
+    With a penalty on sizes theta stays: a shift would take coefficients from 0.
+    """
     if objective.l1 is not None:
-        # A shift would take coefficients from 0.
-        means[:-1] = 0
-    if not objective.intercept:
-        means[-1] = 0
+        return theta, 0.0
+    means = theta.mean(axis=1, keepdims=True)
+    means[-1] = 0
     saved = 0.5 * theta.shape[1] * float(objective.penalty[:-1] @ np.square(means[:-1, 0]))
     return theta - means, -saved
 

