@@ -6,12 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
+from mxnet.gluon.data import ArrayDataset, BatchSampler, RandomSampler, SequentialSampler
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
+from mxnet.gluon.data.dataset import _LazyTransformDataset, _TransformFirstClosure
 
 
 def dataset_of(loader: mx.gluon.data.DataLoader) -> Any:
     """Return the data set of a DataLoader."""
     return loader._dataset
+
+
+def arrays_in_order(loader: mx.gluon.data.DataLoader) -> list[Any] | None:
+    """Return the arrays of an ArrayDataset of which a DataLoader reads each sample, else None.
+
+    `transform_first` may change the first of them.
+    """
+    dataset, sampler = loader._dataset, loader._batch_sampler
+    if type(dataset) is _LazyTransformDataset and type(dataset._fn) is _TransformFirstClosure:
+        dataset = dataset._data
+    order = sampler._sampler if type(sampler) is BatchSampler else None
+    is_whole = type(order) in (RandomSampler, SequentialSampler) and len(order) == len(dataset)
+    return dataset._data if is_whole and type(dataset) is ArrayDataset else None
 
 
 def batch_sampler_of(loader: mx.gluon.data.DataLoader) -> Any:
