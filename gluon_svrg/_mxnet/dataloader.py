@@ -21,12 +21,16 @@ def arrays_in_order(loader: mx.gluon.data.DataLoader) -> list[Any] | None:
 
     `transform_first` may change the first of them.
     """
-    dataset, sampler = loader._dataset, loader._batch_sampler
-    if type(dataset) is _LazyTransformDataset and type(dataset._fn) is _TransformFirstClosure:
+    dataset, batches = loader._dataset, loader._batch_sampler
+    if isinstance(dataset, _LazyTransformDataset) and isinstance(
+        dataset._fn, _TransformFirstClosure
+    ):
         dataset = dataset._data
-    order = sampler._sampler if type(sampler) is BatchSampler else None
+    if type(dataset) is not ArrayDataset or not isinstance(batches, BatchSampler):
+        return None
+    order = batches._sampler
     is_whole = type(order) in (RandomSampler, SequentialSampler) and len(order) == len(dataset)
-    return dataset._data if is_whole and type(dataset) is ArrayDataset else None
+    return dataset._data if is_whole else None
 
 
 def batch_sampler_of(loader: mx.gluon.data.DataLoader) -> Any:

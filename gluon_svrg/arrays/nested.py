@@ -59,8 +59,8 @@ def as_numpy(array: Any) -> NumPyArray:
 
 def check_no_mask(name: str, array: object) -> None:
     """Raise ValueError if `array` is one of numpy.ma with a masked value, which is no number."""
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        row = np.argwhere(np.ma.getmaskarray(array))[0][0]
+    if isinstance(array, np.ma.MaskedArray) and np.any(array.mask):
+        row = np.argwhere(array.mask)[0][0]
         raise ValueError(
             f"{name} has a masked value in row {row}, and what is under a mask is no number: leave "
             "such rows out, or fill it in with numpy.ma.filled"

@@ -62,16 +62,18 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
 
     - network, loss or a metric cannot take what they are given;
     - labels of a ``SoftmaxCrossEntropyLoss`` with ``sparse_label=True`` are not integers from 0 to
-      the number of classes minus 1, or those of a ``SigmoidBinaryCrossEntropyLoss`` are not from 0
-      to 1, but for those whose weight is 0;
+      the number of classes minus 1, those of a ``SigmoidBinaryCrossEntropyLoss`` are not from 0 to
+      1, or those of a loss that takes -1 and 1 (``HingeLoss``, ``LogisticLoss``) are 0 and 1, but
+      for those whose weight is 0;
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers;
     - the network ends in the softmax or sigmoid that the loss applies itself, or its outputs are no
       probabilities and the loss takes such (``from_sigmoid=True``).
 
-    Of an ArrayLoader or a list of batches all labels are checked, once; an ArrayLoader's not if it
-    has a transform that may change them. Of other data, and of everything but labels, only the
-    first batch is checked (each of several workers checks its own rows).
+    Of an ArrayLoader, a list of batches or a DataLoader of an ``ArrayDataset`` all labels are
+    checked, once, and all weights of an ArrayLoader and a DataLoader for NaN; not if a transform, a
+    sampler or a ``batchify_fn`` of the user's own may change or choose them. Of other data, and of
+    all features, only the first batch is checked (each of several workers checks its own rows).
 
     The first batch of a list or of an ArrayLoader without transform is checked before the run
     begins. The first training batch of other data is checked when it comes, because reading it
