@@ -9,6 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._mxnet import as_legacy, full_data, has_shape, storage_types, trained_parameters
 from gluon_svrg.checkpoint.parts import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
@@ -33,6 +34,7 @@ from gluon_svrg.run.position import FitResult, StopReason
 from gluon_svrg.run.rng import collect_rng_states, set_rng_states
 from gluon_svrg.run.running_statistics import averaged_running_statistics
 from gluon_svrg.run.stops import BATCH_END, StopRequests
+from mxnet import gluon
 from mxnet.gluon.contrib.estimator import StoppingHandler
 from mxnet.ndarray import NDArray
 
@@ -133,6 +135,13 @@ class FitLoop:
                 "run has diverged; try a smaller learning rate, find_learning_rate() suggests one",
                 last,
                 first,
+            )
+        elif (name := _name_of_bad_weight(estimator.trainer)) is not None:
+            estimator.logger.warning(
+                "parameter %r is NaN or infinite at the end of the run, and the loss does not show "
+                "it, as a relu makes 0 of NaN: begin with other weights, or try a smaller learning "
+                "rate",
+                name,
             )
         return bad
 
@@ -437,6 +446,17 @@ def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
             f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
             "DataLoader or a list of batches"
         )
+
+
+def _name_of_bad_weight(trainer: gluon.Trainer) -> str | None:
+    """Return the name of the first trained parameter that has a NaN or an infinity."""
+    for param in trained_parameters(trainer):
+        if has_shape(param) and storage_types(param)[0] == "default":
+            # A sum is not finite if one number is not, and zeros do not overflow.
+            zeros = as_legacy(full_data(param)[0]) * 0
+            if not np.isfinite(mx.nd.sum(zeros).asscalar()):
+                return str(param.name)
+    return None
 
 
 def _mean(losses: list[Any] | None) -> float | None:

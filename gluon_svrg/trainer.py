@@ -20,7 +20,7 @@ from gluon_svrg.checkpoint.optimizer_states import (
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
-from gluon_svrg.optimizer.owner import check_is_free, check_still_belongs_to
+from gluon_svrg.optimizer.owner import check_is_free, check_rate, check_still_belongs_to
 from gluon_svrg.run.position import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
@@ -409,6 +409,7 @@ class SVRGTrainer(gluon.Trainer):
         if self._optimizer.param_dict is not self._known:
             check_still_belongs_to(self._optimizer, self._params)
             self._known = self._optimizer.param_dict
+        check_rate(self._optimizer)
 
     def zero_stale_gradients(self) -> list[gluon.Parameter]:
         """Zero the gradients that no backward pass has written since the last step.

@@ -172,6 +172,25 @@ def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_so(run, words, verb
     assert list(result.not_finite) == re.findall("(?:training|validation) loss", words)
 
 
+@pytest.mark.parametrize("value", [0.5, np.nan, np.inf])
+def test_a_weight_that_is_not_finite_behind_a_finite_loss_is_told(value, caplog):
+    """MXNet's relu makes 0 of NaN, so that the loss is finite."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, activation="relu", in_units=3), gluon.nn.Dense(2, in_units=4))
+    net.initialize()
+    weight = np.full((4, 3), 0.1, "float32")
+    weight[0, 0] = value
+    net[0].weight.set_data(mx.nd.array(weight))
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    x, y = mx.nd.array([[-1, 1, 0.5], [-2, 0, 1]]), mx.nd.array([0, 1])
+    result = estimator.fit([(x, y)], epochs=2)
+    assert np.isfinite(result.history[-1]["training loss"])
+    said = [message for message in caplog.messages if "at the end of the run" in message]
+    assert len(said) == (not np.isfinite(value))
+    assert all("weight' is NaN or infinite" in m and "other weights" in m for m in said)
+
+
 def test_a_handler_that_has_ended_the_run_on_a_nan_has_the_last_word(caplog):
     problem = problems.make("linear", dtype="float32")
     estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer_of(problem))

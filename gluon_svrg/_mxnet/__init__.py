@@ -33,6 +33,7 @@ from gluon_svrg._mxnet.block import (
     is_fresh as is_fresh,
     known_loss as known_loss,
     labels_are_probabilities as labels_are_probabilities,
+    labels_are_signed as labels_are_signed,
     last_operator as last_operator,
     list_data as list_data,
     mark_fresh as mark_fresh,
@@ -48,6 +49,7 @@ from gluon_svrg._mxnet.callbacks import (
     callback_errors as callback_errors,
 )
 from gluon_svrg._mxnet.dataloader import (
+    arrays_in_order as arrays_in_order,
     batch_sampler_of as batch_sampler_of,
     batchify_of as batchify_of,
     carries_samples_over as carries_samples_over,

@@ -372,6 +372,14 @@ def labels_are_probabilities(loss: Block) -> bool:
     return type(loss) is losses.SigmoidBinaryCrossEntropyLoss
 
 
+def labels_are_signed(loss: Block) -> bool:
+    """Return whether a loss of Gluon's takes -1 and 1 for its two classes."""
+    losses = mx.gluon.loss
+    if type(loss) is losses.LogisticLoss:
+        return loss._label_format == "signed"
+    return type(loss) in (losses.HingeLoss, losses.SquaredHingeLoss)
+
+
 def last_operator(output: NDArray) -> dict[str, Any]:
     """Return the node of the recorded graph that made an output, before changes of shape.
 

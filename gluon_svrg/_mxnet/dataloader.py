@@ -6,12 +6,31 @@ from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
+from mxnet.gluon.data import ArrayDataset, BatchSampler, RandomSampler, SequentialSampler
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn
+from mxnet.gluon.data.dataset import _LazyTransformDataset, _TransformFirstClosure
 
 
 def dataset_of(loader: mx.gluon.data.DataLoader) -> Any:
     """Return the data set of a DataLoader."""
     return loader._dataset
+
+
+def arrays_in_order(loader: mx.gluon.data.DataLoader) -> list[Any] | None:
+    """Return the arrays of an ArrayDataset of which a DataLoader reads each sample, else None.
+
+    `transform_first` may change the first of them.
+    """
+    dataset, batches = loader._dataset, loader._batch_sampler
+    if isinstance(dataset, _LazyTransformDataset) and isinstance(
+        dataset._fn, _TransformFirstClosure
+    ):
+        dataset = dataset._data
+    if type(dataset) is not ArrayDataset or not isinstance(batches, BatchSampler):
+        return None
+    order = batches._sampler
+    is_whole = type(order) in (RandomSampler, SequentialSampler) and len(order) == len(dataset)
+    return dataset._data if is_whole else None
 
 
 def batch_sampler_of(loader: mx.gluon.data.DataLoader) -> Any:

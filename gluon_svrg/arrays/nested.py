@@ -57,6 +57,16 @@ def as_numpy(array: Any) -> NumPyArray:
     return np.asarray(array.asnumpy() if isinstance(array, NDArray) else array)
 
 
+def check_no_mask(name: str, array: object) -> None:
+    """Raise ValueError if `array` is one of numpy.ma with a masked value, which is no number."""
+    if isinstance(array, np.ma.MaskedArray) and np.any(array.mask):
+        row = np.argwhere(array.mask)[0][0]
+        raise ValueError(
+            f"{name} has a masked value in row {row}, and what is under a mask is no number: leave "
+            "such rows out, or fill it in with numpy.ma.filled"
+        )
+
+
 def describe_value(value: object) -> str:
     """Return what `value` is, for an error message: ``'an array of shape (3, 4)'``."""
     if isinstance(value, (NDArray, np.ndarray)):

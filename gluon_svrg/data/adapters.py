@@ -11,10 +11,12 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from gluon_svrg._mxnet import (
+    arrays_in_order,
     batch_sampler_of,
     batchify_of,
     carries_samples_over,
@@ -234,6 +236,18 @@ class DataLoaderData(TrainingData):
                 f"{self._name} gives arrays of dtype {np.dtype(kind)}, which MXNet does not have: "
                 "convert them with x.astype(...), integers to int64, for example"
             ) from error
+
+    def whole_labels(self) -> tuple[Any, Any] | None:
+        """Return the labels and weights of an ArrayDataset, if an epoch has all of its samples."""
+        if batchify_of(self._data) not in (default_batchify_fn, default_mp_batchify_fn):
+            return None
+        arrays = arrays_in_order(self._data)
+        if arrays is None or len(arrays) not in (2, 3):
+            return None
+        label, weight = arrays[1], arrays[2] if len(arrays) == 3 else None
+        if isinstance(label, list) and all(isinstance(value, Real) for value in label):
+            label = np.asarray(label)
+        return label, weight
 
     def reason_not_lockable(self) -> str:
         """Return why a sample may change between passes; a few are read several times."""

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg._compat import NumPyArray
+from gluon_svrg.arrays.nested import check_no_mask
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray
 from mxnet.util import is_np_shape
@@ -100,6 +101,7 @@ def _check_array(name: str, array: object) -> None:
         raise ValueError(
             f"{name} must have samples along axis 0, got shape {array.shape}: give at least one"
         )
+    check_no_mask(name, array)
     if not isinstance(array, NDArray) and array.dtype.name not in _DTYPES:
         raise ValueError(
             f"{name} has dtype {array.dtype}, which MXNet does not have: convert it with "

@@ -62,16 +62,18 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
 
     - network, loss or a metric cannot take what they are given;
     - labels of a ``SoftmaxCrossEntropyLoss`` with ``sparse_label=True`` are not integers from 0 to
-      the number of classes minus 1, or those of a ``SigmoidBinaryCrossEntropyLoss`` are not from 0
-      to 1, but for those whose weight is 0;
+      the number of classes minus 1, those of a ``SigmoidBinaryCrossEntropyLoss`` are not from 0 to
+      1, or those of a loss that takes -1 and 1 (``HingeLoss``, ``LogisticLoss``) are 0 and 1, but
+      for those whose weight is 0;
     - data or labels hold NaN or infinity, if no handler that decides about NaN
       (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers;
     - the network ends in the softmax or sigmoid that the loss applies itself, or its outputs are no
       probabilities and the loss takes such (``from_sigmoid=True``).
 
-    Of an ArrayLoader or a list of batches all labels are checked, once; an ArrayLoader's not if it
-    has a transform that may change them. Of other data, and of everything but labels, only the
-    first batch is checked (each of several workers checks its own rows).
+    Of an ArrayLoader, a list of batches or a DataLoader of an ``ArrayDataset`` all labels are
+    checked, once, and all weights of an ArrayLoader and a DataLoader for NaN; not if a transform, a
+    sampler or a ``batchify_fn`` of the user's own may change or choose them. Of other data, and of
+    all features, only the first batch is checked (each of several workers checks its own rows).
 
     The first batch of a list or of an ArrayLoader without transform is checked before the run
     begins. The first training batch of other data is checked when it comes, because reading it
@@ -288,6 +290,8 @@ def _check_labels(
     elif _mxnet.labels_are_probabilities(loss):
         highest = 1
     else:
+        if _mxnet.labels_are_signed(loss):
+            _check_signed(loss, label, weight, what)
         return
     lowest, greatest = label.min(), label.max()
     is_whole = label.dtype.kind != "f" or axis is None or (label == np.floor(label)).all()
@@ -313,6 +317,20 @@ def _check_labels(
         f"{what} must be integers from 0 to {highest}, for the {highest + 1} outputs of the "
         f"network, {got}: {_way_out_of_range(values, highest)}{_OFF}"
     )
+
+
+def _check_signed(loss: gluon.loss.Loss, label: NumPyArray, weight: object, what: str) -> None:
+    """Check that labels of -1 and 1 are not 0 and 1: what is 0 would not be trained as a class."""
+    is_zero = label == 0
+    if not (is_zero | (label == 1)).all():
+        return
+    if weight is not None:
+        is_zero &= _aligned(as_numpy(weight), label.ndim) != 0
+    if is_zero.any():
+        raise ValueError(
+            f"{what} must be -1 and 1 for {type(loss).__name__}, got 0 in sample "
+            f"{np.argwhere(is_zero)[0][0]}: make them 2 * label - 1{_OFF}"
+        )
 
 
 def _way_out_of_range(labels: NumPyArray, highest: int) -> str:
@@ -347,16 +365,21 @@ def _check_whole_labels(
     if isinstance(label, np.memmap) and label.size > len(label):
         return
     values = as_numpy(label)
-    if values.dtype.kind == "f" and not _leaves_nan(estimator):
-        finite = np.isfinite(values)
-        if not finite.all():
-            place = np.argwhere(~finite)[0]
-            raise ValueError(
-                f"the label of sample {place[0]} of {data.name} is {values[tuple(place)]:g}: "
-                f"correct it, or give a NaNGuardHandler, which watches the whole run{_OFF}"
-            )
+    if not _leaves_nan(estimator):
+        _check_all_finite("label", values, data.name)
+        if isinstance(weight, (NDArray, np.ndarray)):
+            _check_all_finite("weight", as_numpy(weight), data.name)
     if weight is None or isinstance(weight, (NDArray, np.ndarray)):
         _check_labels(loss, values, weight, pred, f"the labels of {data.name}")
+
+
+def _check_all_finite(what: str, values: NumPyArray, data: str) -> None:
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        place = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"the {what} of sample {place[0]} of {data} is {values[tuple(place)]:g}: correct it, "
+            f"or give a NaNGuardHandler, which watches the whole run{_OFF}"
+        )
 
 
 def _leaves_nan(estimator: Run) -> bool:

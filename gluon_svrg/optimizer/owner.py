@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from gluon_svrg import _mxnet
 from mxnet.gluon import Parameter
-from mxnet.lr_scheduler import FactorScheduler, LRScheduler, MultiFactorScheduler
+from mxnet.lr_scheduler import (
+    CosineScheduler,
+    FactorScheduler,
+    LRScheduler,
+    MultiFactorScheduler,
+    PolyScheduler,
+)
 from mxnet.optimizer import Optimizer
 
+_COUNTING = (FactorScheduler, MultiFactorScheduler)
+
 _params: WeakKeyDictionary[LRScheduler, list[ref[Parameter]]] = WeakKeyDictionary()
-"""The parameters whose optimizer has a schedule. MXNet's own change their ``base_lr`` at an update,
-so that the learning rate of one optimizer would be that of the last one to step."""
+"""The parameters whose optimizer has a schedule of MXNet's, which changes its ``base_lr``."""
+
+_shared: WeakSet[LRScheduler] = WeakSet()
+"""Those that optimizers of several lists of parameters have."""
 
 
 def belongs_to(optimizer: Optimizer, params: Sequence[Parameter]) -> bool:
@@ -52,19 +62,42 @@ def check_still_belongs_to(optimizer: Optimizer, params: Sequence[Parameter]) ->
         )
 
 
+def check_rate(optimizer: Optimizer) -> None:
+    """Raise RuntimeError if the learning rate of the next update is another optimizer's.
+
+    A schedule that counts no updates has lost this one's rate only after its last update.
+    """
+    schedule = optimizer.lr_scheduler
+    if not _shared or schedule not in _shared:
+        return
+    known = vars(schedule)
+    if optimizer.num_update >= known["max_update"] and known["base_lr"] != known["final_lr"]:
+        name = type(schedule).__name__
+        raise RuntimeError(
+            f"this {name} is at its end after {optimizer.num_update} updates, and its learning "
+            f"rate is {known['base_lr']:g}, that of another optimizer, not {known['final_lr']:g}: "
+            f"make a new {name} for each optimizer"
+        )
+
+
 def _check_schedule_is_free(optimizer: Optimizer, params: Sequence[Parameter]) -> None:
     schedule = optimizer.lr_scheduler
-    if not isinstance(schedule, LRScheduler):
+    # Others may be functions of the number of updates, which are no one's.
+    if not isinstance(schedule, (*_COUNTING, PolyScheduler, CosineScheduler)):
         return
     name = type(schedule).__name__
     owners = _params.setdefault(schedule, list(map(ref, params)))
-    if [owner() for owner in owners] != list(params):
+    is_shared = [owner() for owner in owners] != list(params)
+    if not isinstance(schedule, _COUNTING):
+        if is_shared:
+            _shared.add(schedule)
+        return
+    if is_shared:
         raise ValueError(
             f"this {name} belongs to an optimizer of other parameters already, which changes its "
             f"learning rate: make a new {name} for each optimizer"
         )
-    counts = isinstance(schedule, (FactorScheduler, MultiFactorScheduler))
-    count: int = vars(schedule)["count"] if counts else 0
+    count: int = vars(schedule)["count"]
     if count > optimizer.num_update:
         raise ValueError(
             f"this {name} has counted the updates of another optimizer, to {count}, and "

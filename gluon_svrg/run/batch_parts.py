@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
+from gluon_svrg.arrays.nested import check_no_mask, describe_value, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.run.casting import (
     call_network_with_casts,
@@ -350,6 +350,7 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
             return _mxnet.as_current(array)
         if not hasattr(array, "__array__"):
             return array
+        check_no_mask("an array of a batch", array)
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
             return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,10 +40,13 @@ def make_metrics(
     ValueError
         If MXNet has no metric of a name.
     """
-    training = _metrics_of(train, "train_metrics")
+    training = _own(_metrics_of(train, "train_metrics"))
     if not training:
         training = [metric for metric in [suggested_metric(loss)] if metric is not None]
-    evaluation = _metrics_of(val, "val_metrics")
+    evaluation = [
+        _copy_of(metric) if any(metric is other for other in training) else metric
+        for metric in _own(_metrics_of(val, "val_metrics"))
+    ]
     return _with_loss(training), _with_loss(evaluation) if evaluation else []
 
 
@@ -77,6 +81,26 @@ def is_loss(metric: EvalMetric) -> bool:
     """Return whether it is the metric of the loss."""
     # The Estimator that has had it before has put "training" before its name.
     return isinstance(metric, mx.metric.Loss) or metric.name.split(" ")[-1] == LOSS
+
+
+def _own(metrics: list[EvalMetric]) -> list[EvalMetric]:
+    """Return each metric once, without what another Estimator has put before its name."""
+    for metric in metrics:
+        split, _, name = str(metric.name).partition(" ")
+        if split in SPLITS:
+            metric.name = name
+    return list({id(metric): metric for metric in metrics}.values())
+
+
+def _copy_of(metric: EvalMetric) -> EvalMetric:
+    """Return a copy, so that an evaluation leaves the sums of the training's metric alone."""
+    try:
+        return copy.deepcopy(metric)
+    except Exception as error:  # it may hold anything
+        raise ValueError(
+            f"the metric {metric.name!r} is among train_metrics and val_metrics, and cannot be "
+            f"copied ({error}): make one for each"
+        ) from error
 
 
 def _metrics_of(given: object, argument: str) -> list[EvalMetric]:

@@ -193,6 +193,7 @@ class Interval:
         self._augmentation_lock.unlock_after_pass(batches_of_run)
         self.gradient_evaluations += full_gradient.samples
         self.table = self._table_policy.keep_or_drop(self.table)
+        self._prepared = None
         self._is_at_snapshot = self._awaits_batch = True
         self.epoch = epoch
         return full_gradient
@@ -227,8 +228,8 @@ class Interval:
         Raises
         ------
         RuntimeError
-            If :meth:`begin` was not called, or :meth:`before` was not called for this batch and the
-            network draws random numbers.
+            If :meth:`begin` was not called, or :meth:`before` was called for another batch, or not
+            at all and the network draws random numbers.
         ValueError
             If the table does not hold the batch, or holds another gradient than the network's own
             at the first step after the snapshot, when the two are the same.
@@ -242,7 +243,7 @@ class Interval:
         is_comparable = has_same_state and not is_empty(batch)
         if self.table is not None and self._is_at_snapshot and is_comparable:
             _check_against_network(gradient, self._net, index)
-        self._is_at_snapshot, self._prepared = False, None
+        self._is_at_snapshot = False
         self.masks.release()
         return gradient
 
@@ -386,15 +387,22 @@ class Interval:
             )
 
     def _check_is_prepared(self, index: int) -> None:
-        """Raise RuntimeError if the batch was trained on with other masks than the snapshot's."""
-        if self.masks.is_needed and self._prepared != index:
-            last = "it was not called" if self._prepared is None else f"that was {self._prepared}"
-            raise RuntimeError(
-                f"gradient() of batch {index} (the first is 0) needs before() of the same batch: "
-                f"{last}, so the network has drawn other random numbers (dropout) than at the "
-                "snapshot; call interval.before(batch, index) ahead of the forward pass of each "
-                "batch"
-            )
+        """Raise RuntimeError if another batch was trained on, or with other masks."""
+        if self._prepared == index:
+            return
+        last = f"that was {self._prepared}, so"
+        if self.masks.is_needed:
+            last = last if self._prepared is not None else "it was not called, so"
+            wrong = "the network has drawn other random numbers (dropout) than at the snapshot"
+        elif self._prepared is None:  # which does nothing then
+            return
+        else:
+            wrong = "this may not be the batch that was trained on"
+        raise RuntimeError(
+            f"gradient() of batch {index} (the first is 0) needs before() of the same batch: "
+            f"{last} {wrong}; call interval.before(batch, index) ahead of the forward pass of each "
+            "batch"
+        )
 
     def _training_data(self, data: object) -> TrainingData:
         if self._data is None or data is not self._source:

@@ -246,7 +246,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         solution = self._run(lambda settings: solve(problem, settings, start), began)
         self.classes_ = classes
         self._keep(solution.coef, solution.intercept)
-        self._total, self._without_offset = total, None if given is None else set()
+        self._total, self._without_offset = total, _not_told_yet(given)
         return self
 
     def score(
@@ -593,7 +593,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         solution = self._run(lambda settings: without.solved(solver, settings, start), began)
         self._keep(solution.coef, solution.intercept)
         self._total = float(len(problem.target)) if weight is None else float(weight.sum())
-        self._without_offset = None if given is None else set()
+        self._without_offset = _not_told_yet(given)
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -736,6 +736,11 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
     def _has_logarithm(self) -> bool:
         return self.loss in _LOSSES and _LOSSES[self.loss].has_logarithm
+
+
+def _not_told_yet(offset: NumPyArray | None) -> set[str] | None:
+    """Return the methods that have said that an offset is missing; None if 0 is right."""
+    return set() if offset is not None and offset.any() else None
 
 
 def check_smooth(loss: Loss, l1_ratio: float) -> None:

@@ -131,6 +131,7 @@ def test_a_forgotten_offset_is_told_once(loss, method):
     for given in (OFFSET, 0):
         getattr(fresh, method)(*call, offset=given)  # a warning would be an error here
     getattr(model.fit(X, y), method)(*call)
+    getattr(model.fit(X, y, offset=np.zeros(len(y))), method)(*call)  # nothing is forgotten
 
 
 def test_a_cross_validation_that_forgets_the_offset():

@@ -562,19 +562,42 @@ LATER = {
     "a column": (CE(), (spoilt(5, 33)[:, None],), "got 5 .*: give the last layer 6 outputs"),
     "weighted": (CE(), (spoilt(5, 33), weights(34)), r"got 5 .*in sample \d+"),
     "bits": (LOSS.SigmoidBCELoss(), (spoilt(2, 98, "uint8") % 4,), "must be from 0 to 1"),
+    "a weight": (
+        CE(),
+        (CLASSES, weights(34) + spoilt(np.nan, 50) * 0),
+        "weight of sample 50 of",
+    ),
+}
+
+
+def loader_of(dataset, **arguments):
+    return gluon.data.DataLoader(dataset, 10, **arguments)
+
+
+def as_lists(x, label, *weight):
+    return gluon.data.ArrayDataset(x, label.tolist(), *weight)
+
+
+LOADERS = {
+    "DataLoader": lambda *arrays: loader_of(gluon.data.ArrayDataset(*arrays)),
+    "shuffled DataLoader": lambda *arrays: loader_of(
+        gluon.data.ArrayDataset(*arrays).transform_first(lambda x: x + 1), shuffle=True
+    ),
+    "DataLoader of a list": lambda *arrays: loader_of(as_lists(*arrays)),
 }
 
 
 @pytest.mark.parametrize("of", ["train_data", "val_data"])
 @pytest.mark.parametrize(
-    "kind", ["numpy", "ndarray", "shuffled", "images", "memmap of the data", "list"]
+    "kind",
+    ["numpy", "ndarray", "shuffled", "images", "memmap of the data", "list", *LOADERS],
 )
 @pytest.mark.parametrize("case", LATER)
 def test_all_labels_in_memory_are_looked_at(case, kind, of, tmp_path):
     """Fails on 0.8: only those of the first batch of 10 were."""
     loss, labels, message = LATER[case]
     arguments, x = {"batch_size": 10, "shuffle": kind == "shuffled", "seed": 1}, FEW
-    good = (CLASSES % 2, *labels[1:])
+    good = (CLASSES % 2, *map(np.nan_to_num, labels[1:]))
     if good[0].ndim != labels[0].ndim:
         good = (good[0][:, None],)
     if kind == "images":
@@ -591,6 +614,8 @@ def test_all_labels_in_memory_are_looked_at(case, kind, of, tmp_path):
             if len(given) > 1:
                 return  # weights are not looked at as a whole
             sets.append([(x[i : i + 10], arrays[0][i : i + 10]) for i in range(0, 100, 10)])
+        elif kind in LOADERS:
+            sets.append(LOADERS[kind](x, *arrays))
         else:
             sets.append(ArrayLoader(x, *arrays, **arguments))
     wrong, right = sets
@@ -642,6 +667,50 @@ def test_labels_that_may_be_right_are_left_alone(case):
     net.initialize()
     data = ArrayLoader(FEW, *labels, batch_size=10, **arguments)
     estimator_of(net, loss or First(), train_metrics=mx.metric.Loss("loss")).fit(data, epochs=1)
+
+
+SELECTED = {
+    "a sampler": {"sampler": gluon.data.SequentialSampler(60)},
+    "a batch sampler": {"batch_sampler": [range(10), range(20)], "batch_size": None},
+    "a batchify_fn": {
+        "batchify_fn": lambda samples: tuple(
+            mx.nd.array(np.clip(part, -2, 2)) for part in zip(*samples, strict=True)
+        )
+    },
+    "a transform": {},
+}
+
+
+@pytest.mark.parametrize("case", SELECTED)
+def test_a_data_loader_that_chooses_its_samples_is_left_alone(case):
+    dataset = gluon.data.ArrayDataset(FEW, spoilt(7, 70))
+    if case == "a transform":
+        dataset = dataset.transform(lambda x, label: (x, label % 3))
+    net = nn.Dense(3, in_units=4)
+    net.initialize()
+    data = gluon.data.DataLoader(dataset, **{"batch_size": 10, **SELECTED[case]})
+    estimator_of(net).fit(data, epochs=1)
+
+
+SIGNED = [LOSS.HingeLoss(), LOSS.SquaredHingeLoss(), LOSS.LogisticLoss()]
+
+
+@pytest.mark.parametrize("loss", SIGNED)
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+def test_labels_0_and_1_of_a_loss_of_signs(loss, dtype):
+    """Fails on 0.8: the samples of 0 added a constant to the loss, or pulled the score to 0."""
+    bits = (CLASSES % 2).astype(dtype)
+    net = nn.Dense(1, in_units=4)
+    net.initialize()
+    name = type(loss).__name__
+    estimator = estimator_of(net, loss, train_metrics=mx.metric.Loss("loss"))
+    message = rf"must be -1 and 1 for {name}, got 0 in sample \d+: make them 2 \* label - 1"
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(ArrayLoader(FEW, bits, batch_size=10), epochs=1)
+    signs = 2 * bits.astype("float32") - 1
+    estimator.fit(ArrayLoader(FEW, signs, batch_size=10), epochs=1)
+    left_out = ArrayLoader(FEW, bits, bits.astype("float32"), batch_size=10)
+    estimator.fit(left_out, epochs=1)
 
 
 def test_labels_are_looked_at_once_and_data_never(monkeypatch):

@@ -194,20 +194,47 @@ def steps_of_two(first, schedules, is_at_once):
     return [array for net in nets for array in problems.weights_of(net)]
 
 
-@pytest.mark.parametrize("is_at_once", [True, False], ids=["at once", "one after the other"])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_a_schedule_of_two_optimizers(name, is_at_once):
-    make = SCHEDULES[name]
+def apart_and_together(make, is_at_once, trainer=gs.SVRGTrainer):
+    """Return the weights with a schedule for each, and with one for both."""
     one = make()
-    kind = type(one).__name__
+    return [steps_of_two(trainer, each, is_at_once) for each in ([make(), make()], [one, one])]
+
+
+AT_ONCE = pytest.mark.parametrize("is_at_once", [True, False], ids=["at once", "in turn"])
+
+
+@AT_ONCE
+@pytest.mark.parametrize("name", ["factor", "steps"])
+def test_a_schedule_of_two_optimizers(name, is_at_once):
+    kind = type(SCHEDULES[name]()).__name__
     message = f"this {kind} belongs to an optimizer of other parameters already, .* a new {kind}"
     with pytest.raises(ValueError, match=message):
-        steps_of_two(gs.SVRGTrainer, [one, one], is_at_once)
-    steps_of_two(gs.SVRGTrainer, [make(), make()], is_at_once)
+        apart_and_together(SCHEDULES[name], is_at_once)
     if is_at_once:  # so that it is refused
-        apart, together = ([make(), make()], [make()] * 2)
-        weights = [steps_of_two(gluon.Trainer, each, True) for each in (apart, together)]
-        assert not problems.same(*weights)
+        assert not problems.same(*apart_and_together(SCHEDULES[name], True, gluon.Trainer))
+
+
+@pytest.mark.parametrize("name", ["poly", "cosine"])
+def test_a_schedule_without_a_count_of_two_optimizers(name):
+    """One after the other the rates are right; past its end, they are the other's."""
+    assert problems.same(*apart_and_together(SCHEDULES[name], False))
+    kind = type(SCHEDULES[name]()).__name__
+    message = rf"this {kind} is at its end after 9 updates, .* is 0\.0.*, not 0: make a new {kind}"
+    with pytest.raises(RuntimeError, match=message):
+        apart_and_together(SCHEDULES[name], True)
+    assert not problems.same(*apart_and_together(SCHEDULES[name], True, gluon.Trainer))
+
+
+class Halves(mx.lr_scheduler.LRScheduler):
+    """A schedule of the user's own, a function of the number of updates."""
+
+    def __call__(self, num_update):
+        return 0.1 * 0.5**num_update
+
+
+@AT_ONCE
+def test_a_schedule_of_ones_own_of_two_optimizers(is_at_once):
+    assert problems.same(*apart_and_together(Halves, is_at_once))
 
 
 @pytest.mark.parametrize("name", ["factor", "steps"])

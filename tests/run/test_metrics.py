@@ -227,3 +227,55 @@ def test_a_function_is_taken():
     assert list(row)[-2:] == ["training mean_error", "training loss"]
     expected = [np.abs((y - estimator.net(x)[:, 0]).asnumpy()).mean() for x, y in data]
     assert row["training mean_error"] == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+def rows_of(*runs_given):
+    """Train an Estimator with the metrics of each run, after all were made; return their rows."""
+    estimators = []
+    for train, val in runs_given:
+        problem = problems.make("linear", dtype="float32")
+        trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+        arguments = {"trainer": trainer, "train_metrics": train, "val_metrics": val}
+        estimators.append((gs.Estimator(problem.net, problem.loss, **arguments), problem))
+    return [
+        [
+            dict(row) | {"time": None, "samples_per_second": None}
+            for row in estimator.fit(
+                problem.ndarrays("float32"), problem.ndarrays("float32"), epochs=2, verbose=0
+            ).history
+        ]
+        for estimator, problem in estimators
+    ]
+
+
+def figures(rows):
+    return [{name: row[name] for name in row if " " in name} for row in rows]
+
+
+@pytest.mark.parametrize("val", [False, True])
+def test_a_metric_of_two_estimators_has_its_name(val):
+    """Fails on 0.8: the second row had a 'training training mse', which no monitor finds."""
+    one = mx.metric.MSE()
+    alone = figures(rows_of((mx.metric.MSE(), mx.metric.MSE() if val else None))[0])
+    assert "training mse" in alone[0]
+    for rows in rows_of((one, one if val else None), (one, one if val else None)):
+        assert figures(rows) == alone
+
+
+def test_a_metric_for_training_and_validation_has_two_figures():
+    """Fails on 0.8: the figure of the training was gone."""
+    one = mx.metric.MSE()
+    expected = figures(rows_of((mx.metric.MSE(), mx.metric.MSE()))[0])
+    assert figures(rows_of((one, [one, one]))[0]) == expected
+    assert figures(rows_of(([one, one], one))[0]) == expected
+
+
+def test_a_metric_that_cannot_be_copied():
+    class Locked(mx.metric.MSE):
+        def __deepcopy__(self, memo):
+            raise TypeError("it holds a lock")
+
+    one = Locked()
+    with pytest.raises(ValueError, match=r"cannot be copied \(it holds a lock\): make one for"):
+        rows_of((one, one))
+    rows_of((one, Locked()))

@@ -283,3 +283,35 @@ def test_ids_that_come_as_floats_are_told(case, caplog):
     assert len(told) == is_told
     if told:
         assert "whole numbers up to 16777216 only: give them as int64" in told[0]
+
+
+def a_list(x, label):
+    return [(x[:4], label[:4]), (x[4:], label[4:])]
+
+
+MASKED = {
+    "ArrayLoader": lambda run, x, label: run.fit(ArrayLoader(x, label, batch_size=4), epochs=1),
+    "ArrayLoader of inputs": lambda run, x, label: ArrayLoader((x, x), label, batch_size=4),
+    "fit": lambda run, x, label: run.fit(a_list(x, label), epochs=1),
+    "evaluate": lambda run, x, label: run.evaluate(a_list(x, label)),
+    "predict": lambda run, x, label: run.predict(x),
+    "predict of batches": lambda run, x, label: run.predict(a_list(x, label)),
+}
+
+
+@pytest.mark.parametrize("part", ["data", "label"])
+@pytest.mark.parametrize("way", MASKED)
+def test_what_is_under_a_mask_is_no_number(way, part):
+    """Fails on 0.8: the network was trained on it."""
+    net = gluon.nn.Dense(2, in_units=1)
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
+    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
+    arrays = [np.arange(6, dtype="float32").reshape(6, 1), np.arange(6) % 2]
+    MASKED[way](estimator, *map(np.ma.array, arrays))  # masks nothing
+    if part == "label" and "predict" in way:
+        return
+    place = ["data", "label"].index(part)
+    arrays[place] = np.ma.array(arrays[place], mask=np.arange(6).reshape(arrays[place].shape) == 1)
+    with pytest.raises(ValueError, match=r"has a masked value in row 1, .* numpy\.ma\.filled"):
+        MASKED[way](estimator, *arrays)

@@ -12,6 +12,16 @@ class L2Loss(Loss):
 class L1Loss(Loss):
     def __init__(self, weight: float | None = None, batch_axis: int = 0, **kwargs: Any) -> None: ...
 
+class HingeLoss(Loss):
+    def __init__(
+        self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any
+    ) -> None: ...
+
+class SquaredHingeLoss(Loss):
+    def __init__(
+        self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any
+    ) -> None: ...
+
 class HuberLoss(Loss):
     _rho: float
     def __init__(

@@ -10,5 +10,12 @@ class Dataset:
 class SimpleDataset(Dataset):
     def __init__(self, data: Any) -> None: ...
 
+class _LazyTransformDataset(Dataset):
+    _data: Dataset
+    _fn: object
+
+class _TransformFirstClosure: ...
+
 class ArrayDataset(Dataset):
+    _data: list[Any]
     def __init__(self, *args: Any) -> None: ...

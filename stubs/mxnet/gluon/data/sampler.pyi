@@ -15,6 +15,7 @@ class RandomSampler(Sampler[int]):
 
 class BatchSampler(Sampler[list[int]]):
     _last_batch: str
+    _sampler: Sampler[int]
     def __init__(
         self, sampler: Sampler[int], batch_size: int, last_batch: str = "keep"
     ) -> None: ...
