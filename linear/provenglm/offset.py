@@ -19,6 +19,7 @@ Of the logistic loss there is no such target: `LogisticWithOffset` is a loss tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ import numpy as np
 
 from provenglm.losses import OFFSET_OF_FLOAT32, Dual, Logistic, Loss, Noise, SecondDerivative
 from provenglm.problem import Problem
+from provenglm.returned import rise
 from provenglm.solution import Record, Settings, Solution
 from provenglm.types import NumPyArray
 
@@ -104,14 +106,26 @@ class WithoutOffset:
         if start is not None:
             start = start[0], start[1] + self.shift
         solution = solve(self.problem, settings, start)
+        intercept = solution.intercept - self.shift
+        change = self._change(solution, intercept)
         return replace(
             solution,
-            intercept=solution.intercept - self.shift,
-            objective=self.factor * solution.objective + self.constant,
-            gap=self.factor * solution.gap,
+            intercept=intercept,
+            objective=self.factor * (solution.objective + change) + self.constant,
+            gap=self.factor * max(solution.gap + change, 0.0),
             decrement=self.factor * solution.decrement,
             history=[self._record(record) for record in solution.history],
         )
+
+    def _change(self, solution: Solution, intercept: NumPyArray) -> float:
+        """Return what rounding the intercept once more adds to the objective."""
+        exact = zip(intercept.tolist(), solution.intercept.tolist(), strict=True)
+        step = np.array([math.fsum([new, self.shift, -old]) for new, old in exact])
+        problem = self.problem
+        weight = problem.sample_weight
+        share = np.ones(len(problem.target)) if weight is None else weight
+        scores = solution.scores[:, 0] if solution.scores.shape[1] == 1 else solution.scores
+        return rise(problem.loss, share / share.sum(), problem.target, scores, step)
 
     def _record(self, record: Record) -> Record:
         return replace(

@@ -13,12 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from provenglm.losses import Loss
 from provenglm.objective import Objective, Snapshot
 from provenglm.types import NumPyArray
 
 _UNIT = 2.0**-53
 
 _HALVES = 2.0**27 + 1
+
+_ROWS = 65_536
+"""At a time: what a core's cache holds."""
 
 _NEGLIGIBLE_STEP = 1e-9
 """Of scores: its square times the curvature of a loss is less than the rounding of its values."""
@@ -67,11 +71,14 @@ class Returned(NamedTuple):
     change : float
         What they add to the objective of the solver's theta: that of rounding is above 0, that of a
         shift of all classes below.
+    step : numpy.ndarray, (K,)
+        What rounding adds to all scores.
     """
 
     coef: NumPyArray
     intercept: NumPyArray
     change: float
+    step: NumPyArray
 
 
 def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Returned:
@@ -91,7 +98,10 @@ def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Ret
         rough = rough - mean
         center, columns = np.append(center, mean), np.vstack([coef, np.ones(coef.shape[1])])
     intercept, step = rounded(np.atleast_1d(theta[-1]), center, columns, rough)
-    return Returned(coef, intercept, change + _rise(objective, snapshot, step))
+    share, target, scores = objective.share, objective.target, snapshot.scores
+    return Returned(
+        coef, intercept, change + rise(objective.loss, share, target, scores, step), step
+    )
 
 
 def rounded(
@@ -130,18 +140,28 @@ def _without_shift(objective: Objective, theta: NumPyArray) -> tuple[NumPyArray,
     return theta - means, -saved
 
 
-def _rise(objective: Objective, snapshot: Snapshot, step: NumPyArray) -> float:
-    """Return what a step of the intercepts, (K,), adds to the objective; 0 where it is rounding."""
-    loss = objective.loss
+def rise(
+    loss: Loss, share: NumPyArray, target: NumPyArray, scores: NumPyArray, step: NumPyArray
+) -> float:
+    """Return what a step of the intercepts, (K,), adds to the objective; 0 where it is rounding.
+
+    Parameters
+    ----------
+    loss : Loss
+    share, target : numpy.ndarray, (n,)
+        The weights, whose sum is 1, and the targets.
+    scores : numpy.ndarray, (n,) or (n, K)
+        Before the step.
+    step : numpy.ndarray, (K,)
+    """
     if not step.any():
         return 0.0
-
-    def difference(part: slice) -> NumPyArray:
-        scores = snapshot.scores[part].astype(np.float64)
-        target = objective.target[part]
-        new = scores + (step if scores.ndim > 1 else step[0])
-        return np.asarray(loss.value(new, target) - loss.value(scores, target))
-
+    found = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        found = objective.mean(difference)
+        for first in range(0, len(target), _ROWS):
+            rows = slice(first, first + _ROWS)
+            before = scores[rows].astype(np.float64)
+            after = before + (step if before.ndim > 1 else step[0])
+            change = loss.value(after, target[rows]) - loss.value(before, target[rows])
+            found += float(share[rows] @ change)
     return found if found == found else np.inf

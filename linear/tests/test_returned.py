@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -189,3 +190,31 @@ def test_a_shift_is_rounded_once(seed):
             Fraction(float(c)) * Fraction(float(w)) for c, w in zip(center, coef[:, k], strict=True)
         )
         assert got == float(exact)
+
+
+@pytest.mark.parametrize("l1_ratio", [0.0, 1.0])
+@pytest.mark.parametrize("loss", [Logistic(), Squared(), Poisson()], ids=lambda loss: loss.name)
+def test_an_intercept_less_the_mean_of_the_offsets_is_rounded_once_more(loss, l1_ratio):
+    """The better intercept is sought with exact scores, which Newton's step does at once."""
+    X, y = data_of(loss, 1e12)
+    offset = np.random.default_rng(1).normal(size=N) * 3 + 1e3 / 7 * (not loss.has_classes)
+    if isinstance(loss, Poisson):
+        y = np.random.default_rng(2).poisson(np.exp(np.clip(offset - 140, -3, 9))).astype(float)
+        offset -= 140
+    model = model_of(loss, l1_ratio).fit(X, y, offset=offset)
+    coef, intercept = np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
+    rests = [Fraction(number) + Fraction(intercept) for number in offset.tolist()]
+    exact = [
+        float(
+            sum(Fraction(x) * Fraction(w) for x, w in zip(row, coef.tolist(), strict=True)) + rest
+        )
+        for row, rest in zip(X.tolist(), rests, strict=True)
+    ]
+    scores = np.array(exact)
+    strength = 1 / (10.0 * N) if loss.has_classes else 1e-3
+    penalty = (1 - l1_ratio) / 2 * coef @ coef + l1_ratio * np.abs(coef).sum()
+    value = loss.value(scores, y).mean() + strength * penalty
+    assert model.objective_ == pytest.approx(value, rel=1e-12)
+    step = -loss.residual(scores, y).mean() / loss.curvature(scores, y).mean()
+    lower = loss.value(scores, y).mean() - loss.value(scores + step, y).mean()
+    assert lower <= model.gap_ + 1e-14 * value  # of the two means
