@@ -281,7 +281,7 @@ class SVRGTrainer(gluon.Trainer):
         RuntimeError
             If no control variate is set, or if the gradient is corrected already.
         """
-        self._check_can_be_corrected()
+        self._check_can_be_corrected(snapshot_gradient)
         self._drop_stand_in()
         params = [] if self.control_variate.is_idle else self._corrected_params()
         snapshot_scale = self._scale_of(snapshot_gradient)
@@ -317,12 +317,14 @@ class SVRGTrainer(gluon.Trainer):
         means = mean_batch_gradient(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
 
-    def _check_can_be_corrected(self) -> None:
+    def _check_can_be_corrected(self, snapshot_gradient: BatchGradient) -> None:
         if self.full_gradient is None:
             raise RuntimeError(
                 "there is no control variate to correct with: call set_control_variate() first"
             )
-        if self.is_corrected and not self.has_waiting_gradient():
+        # A worker without samples has no backward pass.
+        is_again = self.is_corrected and any(snapshot_gradient.samples)
+        if is_again and not self.has_waiting_gradient():
             raise RuntimeError(
                 "the gradient is corrected already: call correct() once per backward pass, and "
                 "give an Estimator one SVRGHandler only"

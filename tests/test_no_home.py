@@ -31,7 +31,8 @@ net.initialize()
 trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
 estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
 data = gs.data.ArrayLoader(x, y, batch_size=16)
-gs.find_learning_rate(estimator, data, trial_batches=8)
+if not gs.workers.current().are_several:
+    gs.find_learning_rate(estimator, data, trial_batches=8)
 handlers = [gs.SVRGHandler(), gs.CheckpointHandler("run"), gs.HistoryFileHandler("log.csv")]
 handlers += [gs.ProfilerHandler(trace="trace.json", trace_batches=(1, 3))]
 result = estimator.fit(data, data, epochs=2, event_handlers=handlers)

@@ -75,7 +75,7 @@ def test_there_are_bars_for_run_epoch_full_pass_and_validation(cells):
 
 def test_the_lines_are_text_on_lines_of_their_own(cells):
     lines = text_of(cells[0][1]).splitlines()
-    assert [line[:17] for line in lines if "epoch" in line] == [
+    assert [line[:17] for line in lines if "training" in line] == [
         f"epoch {epoch}: training" for epoch in range(3)
     ]
     assert text_of(cells[0][1], "stderr") == ""

@@ -310,7 +310,7 @@ def test_on_a_terminal(tmp_path):
     assert "\r" not in lines
     assert len(epochs(lines)) == 3
     *above, last = screen(configured)
-    assert [line[:13] for line in above if "epoch" in line] == [
+    assert [line[:13] for line in above if "training" in line] == [
         f"root: epoch {i}" for i in range(3)
     ]
     assert re.match(r"training: 100%.* 3/3 ", last)
