@@ -124,7 +124,9 @@ class WithoutOffset:
         problem = self.problem
         weight = problem.sample_weight
         share = np.ones(len(problem.target)) if weight is None else weight
-        scores = solution.scores[:, 0] if solution.scores.shape[1] == 1 else solution.scores
+        scores = solution.scores + solution.step
+        if scores.shape[1] == 1:
+            scores = scores[:, 0]
         return rise(problem.loss, share / share.sum(), problem.target, scores, step)
 
     def _record(self, record: Record) -> Record:

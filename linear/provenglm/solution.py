@@ -192,6 +192,9 @@ class Solution:
         float64, for the rows as the user has them; K is 1 but for softmax.
     intercept : numpy.ndarray, (K,)
     scores : numpy.ndarray, (n, K)
+        Of the solver's point.
+    step : numpy.ndarray, (K,)
+        What rounding the intercepts adds to all of them.
     culprit : tuple of int and float, optional
         The column that the reason is about, and its mean in units of its standard deviation.
     method, why : str
@@ -208,4 +211,5 @@ class Solution:
     method: str
     why: str
     scores: NumPyArray
+    step: NumPyArray
     culprit: tuple[int, float] | None = None

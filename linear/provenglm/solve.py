@@ -384,9 +384,6 @@ class _Run:
                 last, seconds=self._seconds(), objective=objective, gap=gap, decrement=decrement
             )
         scores = best.snapshot.scores
-        scores = scores.reshape(len(scores), -1)
-        if user.step.any():
-            scores = scores + user.step
         return Solution(
             coef=user.coef,
             intercept=user.intercept,
@@ -397,7 +394,8 @@ class _Run:
             reason=reason,
             method=best.name or plan.name,
             why=plan.why + best.why,
-            scores=scores,
+            scores=scores.reshape(len(scores), -1),
+            step=user.step,
             culprit=self._culprit(user, reason),
         )
 

@@ -10,6 +10,8 @@ from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, S
 from scipy.sparse import csr_array
 from sklearn.model_selection import cross_val_score
 
+pytestmark = pytest.mark.slow
+
 N = 300
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 3))

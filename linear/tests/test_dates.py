@@ -8,6 +8,8 @@ import pytest
 from containers import arrow, objects, polars
 from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
 
+pytestmark = pytest.mark.slow
+
 N = 40
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 2))

@@ -167,7 +167,7 @@ def separated():
         ),
         (
             lambda: SVRGRegressor(alpha=0).fit(X[:5], MEAN[:5]).covariance(X[:5], MEAN[:5]),
-            "the weights of the samples have the sum 5, for 5 coefficients, and nothing is left",
+            "there are 5 rows for 5 coefficients, and nothing is left to estimate the dispersion",
         ),
         (
             lambda: separated().standard_errors(X, X[:, 0] > 0),

@@ -18,6 +18,8 @@ from provenglm import (
 )
 from sklearn.exceptions import ConvergenceWarning
 
+pytestmark = pytest.mark.slow
+
 N = 60
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 4))

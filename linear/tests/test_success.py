@@ -20,6 +20,8 @@ from provenglm.solution import StopReason, judged
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
+pytestmark = pytest.mark.slow
+
 GAPS = {"proven": 0.5, "near": 50.0, "far": 200.0, "infinite": math.inf, "none": math.nan}
 
 

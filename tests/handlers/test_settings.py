@@ -5,6 +5,7 @@ import inspect
 import io
 import logging
 import re
+import signal
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -79,7 +80,7 @@ OTHERS = {
     "per": "epoch",
     "run_name": "another",
     "schedule": schedules.linear(0.1, 0.01),
-    "signals": None,
+    "signals": [signal.SIGTERM],
     "sparse_correction": "sparse",
     "stop_epoch": 7,
     "tags": {"of": "me"},

@@ -11,6 +11,8 @@ from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data import ArrayLoader
 from mxnet import gluon
 
+pytestmark = pytest.mark.slow
+
 # Numbers that float16, float32 or float64 would round, as far as the dtype has them.
 _CANDIDATES = [0, 1, 3, 127, 255, 2049, 32767, 65535, 2**24 + 1, 2**24 + 3, 2**31 - 1, 2**53 - 1]
 DTYPES = [
