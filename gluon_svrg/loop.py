@@ -136,7 +136,7 @@ class FitLoop:
                 last,
                 first,
             )
-        elif (name := _name_of_bad_weight(estimator.trainer)) is not None:
+        elif self._first_losses and (name := _name_of_bad_weight(estimator.trainer)) is not None:
             estimator.logger.warning(
                 "parameter %r is NaN or infinite at the end of the run, and the loss does not show "
                 "it, as a relu makes 0 of NaN: begin with other weights, or try a smaller learning "
