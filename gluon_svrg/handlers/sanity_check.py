@@ -107,7 +107,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return
-        # Read now, as a pass over the same data may be under way later.
+        # Read now, because another pass over the same data may have begun later.
         self._validation = [
             (data, data.probe_batch()) for data in map(_as_data, _validation_data(estimator))
         ]

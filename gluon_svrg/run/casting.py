@@ -86,7 +86,7 @@ def call_with_casts(
         raise
 
 
-# Up to so many integer arrays all combinations are tried, 16 of 4; of more, all at once.
+# Up to this many integer arrays every combination is tried (16 of 4 arrays); of more, all at once.
 _MAX_CHOICES = 4
 
 # The first Parameter of each network: `collect_params` goes through all of them. A weak reference,

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -50,16 +50,6 @@ def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -
 
 def _version() -> str:
     return str(sys.modules[_PACKAGE].__version__)
-
-
-def _number(generator: RandomState) -> int:
-    return int(generator.randint(np.iinfo(np.int32).max))
-
-
-@lru_cache(maxsize=256)
-def _first_number(seed: int) -> int:
-    """Return the first number of a generator: to make one takes a tenth of a small fit."""
-    return _number(check_random_state(seed))
 
 
 def all_or_nothing(fit: _Fit) -> _Fit:
@@ -174,9 +164,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the seed of the samples: the same for all fits without a `random_state`."""
         if self.random_state is None:
             return 0
-        if isinstance(self.random_state, int):
-            return _first_number(self.random_state)
-        return _number(check_random_state(self.random_state))
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _checked_tol(self) -> float:
         return check_number("tol", self.tol, "how near the optimum, relative to what was gained", 0)
