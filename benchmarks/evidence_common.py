@@ -17,7 +17,7 @@ import mxnet as mx
 import numpy as np
 import report
 from gluon_svrg.data.transforms import Compose, Normalize, RandomCrop, RandomFlipLeftRight, ToFloat
-from gluon_svrg.run.curves import use_colours
+from gluon_svrg.reporting.curves import use_colours
 from gluoncv.model_zoo import get_model
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

@@ -12,10 +12,7 @@ from gluon_svrg import (
 
 __version__ = _compat.version()
 
-_OLD_NAMES = {"LogHandler": ("gluon_svrg.handlers.history_file", "HistoryFileHandler")}
-"""The module and the new name of each name that has changed."""
-
-__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, _OLD_NAMES)
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__)
 _sys.modules[__name__].__class__ = _lazy.PackageWithFunctions
 if "mxnet" in _sys.modules:  # else its import does this
     _compat.watch_workers()

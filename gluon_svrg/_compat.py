@@ -1,4 +1,4 @@
-"""Lets MXNet 1.9.1 import on today's Python and NumPy, with every core; keeps modules' old names.
+"""Lets MXNet 1.9.1 import on today's Python and NumPy, with every core.
 
 Imported before MXNet.
 
@@ -34,12 +34,10 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy
-
-NumPyArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
-"""An array of any shape and dtype: NumPy 1 has no defaults for the two."""
+from gluon_svrg._typing import NumPyArray
 
 MXNET_TO_INSTALL = (
     "mxnet==1.9.1"
@@ -85,8 +83,8 @@ SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
 nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
-WITHOUT_MXNET = {"_compat", "_lazy", "arguments", "files", "linear", "svrg", "svrg.rule"}
-WITHOUT_MXNET |= {"run", "run.logger", "run.text_table", "run.verbosity"}
+WITHOUT_MXNET = {"_compat", "_lazy", "_typing", "arguments", "files", "linear", "svrg", "svrg.rule"}
+WITHOUT_MXNET |= {"reporting", "reporting.logger", "reporting.text_table", "reporting.verbosity"}
 """The modules that import no MXNet, without the package's name."""
 
 
@@ -299,101 +297,6 @@ def version_of_checkout(folder: Path) -> str:
     return found[1] if found else "unknown"
 
 
-MOVED = {
-    "batches": "run.batch_processor",
-    "cpu_tuning": "machine.cpu_tuning",
-    "encoding": "checkpoint.encoding",
-    "history": "run.history",
-    "metric_state": "checkpoint.metrics",
-    "monitor": "run.monitor",
-    "resume": "checkpoint.run_state",
-    "states": "checkpoint.optimizer_states",
-    "tuning": "machine.cpu_tuning",
-    "checkpoint.folder": "checkpoint.storage",
-    "data.batch": "arrays.batch",
-    "data.counter": "data.draw",
-    "data.limit": "data.training_data",
-    "data.locking": "data.training_data",
-    "data.soft_labels": "data.transforms.labels",
-    "data.transform": "data.transforms.base",
-    "deploy.card": "deploy.model_dir",
-    "handlers.carried_state": "handlers.batch_processor_state",
-    "handlers.full_pass": "svrg.interval",
-    "handlers.giving_up": "svrg.snapshot_schedule",
-    "handlers.guard": "handlers.nan_guard",
-    "handlers.signals": "handlers.signal",
-    "handlers.step": "handlers.gradient_update",
-    "handlers.update": "handlers.gradient_update",
-    "run.generators": "run.rng",
-    "run.together": "run.consistency",
-    "svrg.finite": "arrays.finite",
-    "svrg.fused": "arrays.fused",
-    "svrg.linear_net": "svrg.convexity",
-    "svrg.over_workers": "svrg.collective",
-    "svrg.randomness": "svrg.locks",
-    "svrg.row_sums": "svrg.gradient_sums",
-    "workers.sums": "workers.sum_plan",
-}
-"""Old names of modules, and what they are now, both without the package's name."""
-
-SPLIT = {
-    "handlers.log": ("handlers.history_file", "handlers.tensorboard"),
-    "handlers.stopping": ("handlers.early_stopping", "handlers.time_limit"),
-}
-"""Old names of modules whose content is in several modules now."""
-
-
-def _place(name: str) -> str:
-    """Return where the module `name` of an earlier version is now; empty if it is nowhere."""
-    if name in MOVED:
-        return f"{__package__}.{MOVED[name]}"
-    if name in SPLIT:
-        return " and ".join(f"{__package__}.{part}" for part in SPLIT[name])
-    package, _, rest = name.partition(".")
-    there = f"provenglm.{rest}"  # where the linear models of 0.7 are
-    try:
-        return there if package == "linear" and rest and importlib.util.find_spec(there) else ""
-    except ImportError:
-        return ""
-
-
-def _public_names(module: ModuleType) -> dict[str, object]:
-    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
-
-
-class OldModules(MetaPathFinder, Loader):
-    """Finds a module by its name in an earlier version, and warns. The second to be asked.
-
-    The old name is another one for the same module: its classes are the same classes. Python's own
-    finder would make a second copy of a module in a package that has moved.
-    """
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return a spec for an old name; None for any other."""
-        package, _, name = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == __package__ and _place(name) else None
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make an empty one; :meth:`exec_module` puts another in its place."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Put the module that has moved in the place of `module`."""
-        old = module.__name__.partition(".")[2]
-        new = _place(old)
-        warnings.warn(
-            f"{module.__name__} is {new} now: import it by that name",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        if old in SPLIT:
-            for part in new.split(" and "):
-                vars(module).update(_public_names(importlib.import_module(part)))
-        else:
-            sys.modules[module.__name__] = importlib.import_module(new)
-
-
 def watch_workers() -> None:
     """Let one of several workers say so if a `gluon.Trainer`, made at any time, trains alone.
 
@@ -497,8 +400,8 @@ class AroundMXNet(Loader):
         watch_workers()
 
 
-if not any(isinstance(finder, OldModules) for finder in sys.meta_path):
-    sys.meta_path[:0] = [WhatIsNeeded(), OldModules()]
+if not any(isinstance(finder, WhatIsNeeded) for finder in sys.meta_path):
+    sys.meta_path.insert(0, WhatIsNeeded())
 NAMES_PUT_BACK = restore_numpy_names(numpy)
 if sys.modules.get("mxnet") is not None:
     use_every_core(os.environ, mxnet_is_loaded=True)

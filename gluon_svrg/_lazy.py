@@ -13,7 +13,6 @@ import importlib
 import importlib.machinery
 import pkgutil
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,7 @@ from gluon_svrg import _compat
 
 
 def attach_stub(
-    package: str, renamed: Mapping[str, tuple[str, str]] | None = None
+    package: str,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` for a package with an ``__init__.pyi``.
 
@@ -37,13 +36,12 @@ def attach_stub(
         if node.module != package
         for alias in node.names
     }
-    return *attach(package, names, renamed), sorted(names)
+    return *attach(package, names), sorted(names)
 
 
 def attach(
     package: str,
     names: Mapping[str, str] | None = None,
-    renamed: Mapping[str, tuple[str, str]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for the module `package`.
 
@@ -57,8 +55,6 @@ def attach(
         The package's ``__name__``.
     names : mapping of str to str, optional
         The module, by its full name, that each public name stands in.
-    renamed : mapping of str to (str, str), optional
-        The module and the new name for each old name, which still works with a DeprecationWarning.
 
     Returns
     -------
@@ -74,14 +70,6 @@ def attach(
 
     def __getattr__(name: str) -> object:  # noqa: N807
         found: object
-        if renamed and name in renamed:
-            place, new = renamed[name]
-            warnings.warn(
-                f"{package}.{name} is now called {new}: the old name will be removed",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return getattr(importlib.import_module(place), new)
         if name in names:
             found = getattr(importlib.import_module(names[name]), name)
         elif _is_module(module, name):
@@ -101,7 +89,7 @@ def attach(
 
 
 def _is_module(package: ModuleType, name: str) -> bool:
-    """Return whether `package` has a module of this name in its folder, or had one once.
+    """Return whether `package` has a module of this name in its folder.
 
     Asked without the finders that raise where something is not installed: IPython and others ask
     any object for names such as ``_repr_html_``.
@@ -109,8 +97,7 @@ def _is_module(package: ModuleType, name: str) -> bool:
     if not name.isidentifier() or name.startswith("__"):
         return False
     full = f"{package.__name__}.{name}"
-    is_there = importlib.machinery.PathFinder.find_spec(full, package.__path__) is not None
-    return is_there or full.partition(".")[2] in {**_compat.MOVED, **_compat.SPLIT}
+    return importlib.machinery.PathFinder.find_spec(full, package.__path__) is not None
 
 
 class PackageWithFunctions(ModuleType):

@@ -7,7 +7,6 @@ import numbers
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -16,35 +15,36 @@ from typing import Any, TypeAlias
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
 from gluon_svrg.arguments import check_integer, explains_unknown, renamed_attribute
+from gluon_svrg.batch.prediction import predict
+from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
 from gluon_svrg.checkpoint.storage import Checkpoint
-from gluon_svrg.data.base import TrainingData
-from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.sharding import describe_sharding, shard
-from gluon_svrg.data.training_data import check_data, length_of, training_data
-from gluon_svrg.events import EvaluationEnd, EventHandler, EventHandlers, HandlerList
-from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
-from gluon_svrg.handlers.profiler import ProfilerHandler
-from gluon_svrg.handlers.schedule import warn_of_leftover_value
-from gluon_svrg.loop import FitLoop, evaluate
-from gluon_svrg.machine.cpu_tuning import tune_for_cpu
-from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.consistency import (
+from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
     broadcast_weights,
     check_handlers_for_workers,
     check_same_setup,
 )
-from gluon_svrg.run.history import History
-from gluon_svrg.run.logger import get_logger, suppress_info
-from gluon_svrg.run.metrics import make_metrics
-from gluon_svrg.run.position import FitResult, Position, RunWithPosition, StopReason
-from gluon_svrg.run.prediction import predict
-from gluon_svrg.run.settings import Settings, class_of, settings_of
-from gluon_svrg.run.text_table import PrintedText
-from gluon_svrg.run.verbosity import Verbose, check_verbose, evaluation_bar
-from gluon_svrg.trainer import SVRGTrainer
+from gluon_svrg.cpu_tuning import tune_for_cpu
+from gluon_svrg.data.base import TrainingData
+from gluon_svrg.data.inputs import batches_to_predict
+from gluon_svrg.data.sharding import describe_sharding, shard
+from gluon_svrg.data.training_data import check_data, length_of, training_data
+from gluon_svrg.events import EvaluationEnd, EventHandler, EventHandlers, HandlerList
+from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
+from gluon_svrg.handlers.schedule import warn_of_leftover_value
+from gluon_svrg.loop import FitLoop, evaluate
+from gluon_svrg.metrics.setup import make_metrics
+from gluon_svrg.reporting.history import History
+from gluon_svrg.reporting.logger import get_logger, suppress_info
+from gluon_svrg.reporting.profiler import ProfilerHandler
+from gluon_svrg.reporting.result import FitResult
+from gluon_svrg.reporting.text_table import PrintedText
+from gluon_svrg.reporting.verbosity import check_verbose, evaluation_bar
+from gluon_svrg.run import Position, RunWithPosition, StopReason, Verbose
+from gluon_svrg.settings import Settings, class_of, settings_of
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
 from gluon_svrg.workers.process import is_started_again
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -331,9 +331,13 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             self.stop_reason = None
             self._loop = FitLoop(self, self.handlers)
             with suppress_info(self.logger, verbose):
-                result = self._loop.run()
-            return replace(
-                result,
+                not_finite = self._loop.run()
+            assert self.stop_reason is not None  # or the loop would not have ended
+            return FitResult(
+                self.stop_reason,
+                self.position.epoch + (self.position.batch_in_epoch > 0),
+                self.history,
+                not_finite=not_finite,
                 settings=_configuration_of(self),
                 began=began,
                 seconds=time.perf_counter() - clock,

@@ -83,6 +83,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import mxnet as mx
+from gluon_svrg._typing import State
 from gluon_svrg.arguments import renamed_attribute
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -100,10 +101,9 @@ from mxnet.gluon.contrib.estimator.event_handler import (
 if TYPE_CHECKING:
     from gluon_svrg.checkpoint.storage import Checkpoint
     from gluon_svrg.data.training_data import TrainingData
-    from gluon_svrg.run.history import History
-    from gluon_svrg.run.position import Position, StopReason
-    from gluon_svrg.run.settings import Settings
-    from gluon_svrg.run.verbosity import Verbose
+    from gluon_svrg.reporting.history import History
+    from gluon_svrg.run import Position, StopReason, Verbose
+    from gluon_svrg.settings import Settings
     from gluon_svrg.workers import Workers
 
 __all__ = [
@@ -138,9 +138,6 @@ __all__ = [
 
 EventHandlers = EventHandler | Iterable[EventHandler] | None
 """The type of the argument `event_handlers`."""
-
-State = dict[str, Any]
-"""Plain data: None, numbers, strings, NumPy arrays, NDArrays, and lists, tuples, dicts of them."""
 
 
 class Run(Protocol):

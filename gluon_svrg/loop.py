@@ -10,11 +10,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, full_data, has_shape, storage_types, trained_parameters
+from gluon_svrg.batch.parts import cannot_compute
+from gluon_svrg.batch.processor import evaluate_batch, fit_batch
 from gluon_svrg.checkpoint.parts import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
 from gluon_svrg.checkpoint.storage import Checkpoint
-from gluon_svrg.data.stalls import StallDetector
+from gluon_svrg.consistency import broadcast_weights, check_equal_weights
 from gluon_svrg.events import (
     EvaluationEnd,
     EventHandler,
@@ -25,15 +27,13 @@ from gluon_svrg.events import (
     ResumesInterrupted,
     Run,
 )
-from gluon_svrg.run.batch_parts import cannot_compute
-from gluon_svrg.run.batch_processor import evaluate_batch, fit_batch
-from gluon_svrg.run.consistency import broadcast_weights, check_equal_weights
-from gluon_svrg.run.history import to_python_number
-from gluon_svrg.run.metrics import LOSS, is_loss
-from gluon_svrg.run.position import FitResult, StopReason
-from gluon_svrg.run.rng import collect_rng_states, set_rng_states
-from gluon_svrg.run.running_statistics import averaged_running_statistics
-from gluon_svrg.run.stops import BATCH_END, StopRequests
+from gluon_svrg.metrics.setup import LOSS, is_loss
+from gluon_svrg.reporting.history import to_python_number
+from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run import StopReason
+from gluon_svrg.stalls import StallDetector
+from gluon_svrg.stops import BATCH_END, StopRequests
+from gluon_svrg.workers.batch_norm import averaged_running_statistics
 from mxnet import gluon
 from mxnet.gluon.contrib.estimator import StoppingHandler
 from mxnet.ndarray import NDArray
@@ -82,14 +82,14 @@ class FitLoop:
             for handler in handlers.for_event("safe_point")
         )
 
-    def run(self) -> FitResult:
-        """Train until there is a reason to stop."""
+    def run(self) -> dict[str, float]:
+        """Train until there is a reason to stop; return the last losses that are not finite."""
         try:
             return self._run()
         finally:
             self.stops.close()
 
-    def _run(self) -> FitResult:
+    def _run(self) -> dict[str, float]:
         estimator = self._estimator
         self._notify("train_begin")
         estimator.frozen_at_start = frozen_parameters(estimator)
@@ -105,12 +105,7 @@ class FitLoop:
             if self.roll_back_because is not None:
                 self._roll_back()
         self._notify("train_end")
-        epochs_run = estimator.position.epoch + (estimator.position.batch_in_epoch > 0)
-        assert estimator.stop_reason is not None  # or the loop would not have ended
-        not_finite = self._check_last_losses()
-        return FitResult(
-            estimator.stop_reason, epochs_run, estimator.history, not_finite=not_finite
-        )
+        return self._check_last_losses()
 
     def _check_last_losses(self) -> dict[str, float]:
         """Return the losses of the last epoch that are not finite; warn if the run has diverged."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
+from gluon_svrg._typing import NumPyArray
+from gluon_svrg.batch.parts import call_network, network_arguments
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import AddsPasses, EventHandler, HandlerList, handlers_in
-from gluon_svrg.run.batch_parts import call_network, network_arguments
-from gluon_svrg.run.text_table import terminal_width
+from gluon_svrg.reporting.text_table import terminal_width
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 from mxnet.ndarray import NDArray

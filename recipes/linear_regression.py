@@ -38,7 +38,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import EpochEnd, TrainBegin
-from gluon_svrg.run.curves import use_colours
+from gluon_svrg.reporting.curves import use_colours
 from mxnet import gluon
 from one_voice import is_first_worker
 from option_types import POSITIVE, integer, show_defaults

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gluon_svrg.files import write_whole
-from gluon_svrg.run.curves import use_colours
-from gluon_svrg.run.report import page, table, table_of_pairs
-from gluon_svrg.run.text_table import cell
+from gluon_svrg.reporting.curves import use_colours
+from gluon_svrg.reporting.report import page, table, table_of_pairs
+from gluon_svrg.reporting.text_table import cell
 from matplotlib.figure import Figure
 
 Rows = Sequence[Mapping[str, Any]]

@@ -43,7 +43,7 @@ import numpy as np
 from gluon_svrg.data import ArrayLoader, load_fashion_mnist
 from gluon_svrg.data.datasets import FASHION_MNIST_DIRECTORY
 from gluon_svrg.events import EpochEnd, TrainBegin
-from gluon_svrg.run.curves import use_colours
+from gluon_svrg.reporting.curves import use_colours
 from mxnet import gluon
 from one_voice import is_first_worker
 from option_types import POSITIVE, integer, positive_or_auto, show_defaults

@@ -5,7 +5,7 @@ import logging
 import gluon_svrg as gs
 import mxnet as mx
 import pytest
-from gluon_svrg.run.logger import NAME
+from gluon_svrg.reporting.logger import NAME
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from pathlib import Path
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+from gluon_svrg.arrays.encoding import from_bytes
 from gluon_svrg.checkpoint import parts, storage
-from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import trainer_states
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.optimizer.states import trainer_states
+from gluon_svrg.reporting.history import MEASURED
 from mxnet.gluon import nn
 
 # Where the process may end: in the full pass and in each batch's gradient at the snapshot, when a

@@ -376,7 +376,7 @@ def test_what_the_how_to_of_0_1_imports(tmp_path):
     script.write_text(
         "from gluon_svrg.history import MEASURED\n"
         "import gluon_svrg\n"
-        "assert gluon_svrg.history.MEASURED is gluon_svrg.run.history.MEASURED is MEASURED\n"
+        "assert gluon_svrg.history.MEASURED is gluon_svrg.reporting.history.MEASURED is MEASURED\n"
         "print(gluon_svrg.monitor.Monitor is gluon_svrg.Monitor)\n"
     )
     result = python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")

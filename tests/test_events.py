@@ -6,7 +6,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import events
-from gluon_svrg.run.position import StopReason
+from gluon_svrg.run import StopReason
 from mxnet.gluon.contrib.estimator import LoggingHandler, MetricHandler
 
 ALL = tuple(events.EVENTS.values())

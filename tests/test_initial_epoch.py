@@ -8,7 +8,7 @@ import pytest
 import runs
 from gluon_svrg.data import transforms
 from gluon_svrg.events import EpochEnd
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.reporting.history import MEASURED
 from mxnet.gluon import nn
 
 RNG = np.random.default_rng(0)

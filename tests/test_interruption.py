@@ -10,8 +10,8 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.run.history import MEASURED
-from gluon_svrg.run.position import StopReason
+from gluon_svrg.reporting.history import MEASURED
+from gluon_svrg.run import StopReason
 from mxnet import gluon
 from mxnet.gluon import nn
 

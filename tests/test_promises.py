@@ -16,12 +16,12 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg._mxnet import parameters_by_structure
-from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import trainer_states
+from gluon_svrg.arrays.encoding import from_bytes
 from gluon_svrg.checkpoint.parts import NetworkPart
 from gluon_svrg.events import BatchEnd, Order
 from gluon_svrg.handlers.early_stopping import _copied
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.optimizer.states import trainer_states
+from gluon_svrg.reporting.history import MEASURED
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO

@@ -5,8 +5,8 @@ import math
 import chromium
 import gluon_svrg as gs
 import pytest
-from gluon_svrg.run.history import History
-from gluon_svrg.run.timings import PHASES
+from gluon_svrg.reporting.history import History
+from gluon_svrg.reporting.timings import PHASES
 
 pytestmark = [
     pytest.mark.full,

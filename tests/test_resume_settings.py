@@ -9,7 +9,8 @@ import numpy as np
 import problems
 import pytest
 import runs
-from gluon_svrg.checkpoint import encoding, storage
+from gluon_svrg.arrays import encoding
+from gluon_svrg.checkpoint import storage
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import FactorScheduler, PolyScheduler

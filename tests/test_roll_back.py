@@ -6,7 +6,7 @@ import problems
 import pytest
 import runs
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, GradientReady
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.reporting.history import MEASURED
 
 
 class Once:

@@ -20,11 +20,11 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
+from gluon_svrg.arrays.encoding import from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.encoding import from_bytes
-from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.events import BatchEnd, EpochBegin
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.optimizer.states import trainer_states
+from gluon_svrg.reporting.history import MEASURED
 from gluon_svrg.svrg.full_pass import FullPass
 from mxnet.gluon import nn
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 
 _SCALAR_OF_NUMPY_2 = re.compile(r"\bnp\.(?:\w+\(([^()]*)\)|(True|False)_)")
 

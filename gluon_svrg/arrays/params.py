@@ -14,8 +14,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import array_from_numpy, as_legacy
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DamagedError
 from mxnet.ndarray import NDArray

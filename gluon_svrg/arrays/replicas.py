@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import array_from_numpy, as_legacy, kept_as_legacy
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
 

@@ -6,8 +6,8 @@ from typing import TypeGuard
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._typing import NumPyArray
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import RowSparseNDArray
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from mxnet.ndarray import NDArray
 
 

@@ -8,6 +8,4 @@ from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 __all__ = ["Checkpoint", "CheckpointKey"]
 
 if not _TYPE_CHECKING:
-    __getattr__, __dir__ = _lazy.attach(
-        __name__, renamed={"Key": ("gluon_svrg.checkpoint.storage", "CheckpointKey")}
-    )
+    __getattr__, __dir__ = _lazy.attach(__name__)

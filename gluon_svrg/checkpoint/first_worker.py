@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from gluon_svrg.checkpoint.encoding import from_bytes, to_bytes
+from gluon_svrg.arrays.encoding import from_bytes, to_bytes
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.workers import Workers
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gluon_svrg.checkpoint.encoding import is_data
+from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.checkpoint.parts import Part
 from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, class_path, state_key
 from gluon_svrg.checkpoint.worker_files import replace_reductions
 from gluon_svrg.events import EventHandler, Run, State, Stateful
-from gluon_svrg.run.position import StopReason
+from gluon_svrg.run import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 

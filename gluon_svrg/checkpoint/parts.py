@@ -24,22 +24,21 @@ from gluon_svrg._mxnet import (
     parameters_of,
     set_loss_scaler_state,
 )
+from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
-from gluon_svrg.checkpoint.encoding import is_data
-from gluon_svrg.checkpoint.metrics import all_metrics, metric_state, set_metric_state
-from gluon_svrg.checkpoint.optimizer_states import (
+from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
+from gluon_svrg.events import Run, State
+from gluon_svrg.metrics.setup import renamed_metrics
+from gluon_svrg.metrics.state import all_metrics, metric_state, set_metric_state
+from gluon_svrg.optimizer.states import (
     TrainerStates,
     load_states,
     shape_fits,
     structural_names,
     trainer_states,
 )
-from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
-from gluon_svrg.events import Run, State
-from gluon_svrg.run.history import History
-from gluon_svrg.run.metrics import renamed_metrics
-from gluon_svrg.run.position import Position
-from gluon_svrg.run.settings import (
+from gluon_svrg.run import Position
+from gluon_svrg.settings import (
     NOT_MEASURED,
     OPTIMIZER,
     PLACES,
@@ -55,7 +54,7 @@ from mxnet.ndarray import NDArray
 class Part(ABC):
     """A part of a run's state.
 
-    The state is plain data, as :mod:`gluon_svrg.checkpoint.encoding` takes it.
+    The state is plain data, as :mod:`gluon_svrg.arrays.encoding` takes it.
     """
 
     @abstractmethod
@@ -454,7 +453,7 @@ class HistoryPart(Part):
         names = renamed_metrics(self._run)
         # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
         rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
-        self._run.history = History(_renamed(row, names) for row in rows)
+        self._run.history[:] = [_renamed(row, names) for row in rows]
         self._run.figures = state["figures"]
         self._run.last_evaluation = _renamed(state["last_evaluation"], names)
 

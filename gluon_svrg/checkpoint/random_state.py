@@ -10,14 +10,14 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg.events import EventHandler, Run, State
-from gluon_svrg.run.position import Position
-from gluon_svrg.run.rng import (
+from gluon_svrg.rng import (
     collect_rng_states,
     draw_random_numbers,
     seed_mxnet,
     set_rng_states,
     worker_seed,
 )
+from gluon_svrg.run import Position
 from gluon_svrg.workers import Single, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for

@@ -27,12 +27,12 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray, version
+from gluon_svrg._compat import version
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays import params
+from gluon_svrg.arrays.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint import version_0_1
-from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint.handler_states import handlers_part, random_state_part
-from gluon_svrg.checkpoint.optimizer_states import TrainerStates
 from gluon_svrg.checkpoint.parts import (
     DataPart,
     HistoryPart,
@@ -54,7 +54,8 @@ from gluon_svrg.checkpoint.worker_files import (
 )
 from gluon_svrg.events import Run, State, Stateful
 from gluon_svrg.files import DAMAGED
-from gluon_svrg.run.position import Position
+from gluon_svrg.optimizer.states import TrainerStates
+from gluon_svrg.run import Position
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
 AVERAGE = "average.params"

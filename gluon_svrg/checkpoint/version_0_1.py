@@ -15,16 +15,16 @@ from gluon_svrg.events import EventHandler, State
 HANDLERS = {
     "gluon_svrg.handlers.ema.EMAHandler": "average",
     "gluon_svrg.handlers.guard.NaNGuardHandler": "nan_guard",
-    "gluon_svrg.handlers.history.HistoryHandler": "history",
-    "gluon_svrg.handlers.metric.MetricHandler": "metrics",
-    "gluon_svrg.handlers.progress.ProgressHandler": "progress",
-    "gluon_svrg.handlers.random_state.RandomStateHandler": RANDOM_STATE,
+    "gluon_svrg.reporting.history_handler.HistoryHandler": "history",
+    "gluon_svrg.metrics.handler.MetricHandler": "metrics",
+    "gluon_svrg.reporting.progress.ProgressHandler": "progress",
+    "gluon_svrg.checkpoint.random_state_handler.RandomStateHandler": RANDOM_STATE,
     "gluon_svrg.handlers.schedule.PlateauHandler": "plateau",
     "gluon_svrg.handlers.stopping.EarlyStoppingHandler": "early_stopping",
-    "gluon_svrg.handlers.svrg.SVRGHandler": "svrg",
+    "gluon_svrg.svrg.handler.SVRGHandler": "svrg",
     "gluon_svrg.handlers.update.GradientUpdateHandler": "accumulation",
     "gluon_svrg.handlers.validation.ValidationHandler": "gluon_svrg.ValidationHandler",
-    "gluon_svrg.handlers.variance.VarianceHandler": "variance",
+    "gluon_svrg.svrg.variance_handler.VarianceHandler": "variance",
     **{
         f"mxnet.gluon.contrib.estimator.event_handler.{name}": f"mxnet.{name}"
         for name in (
@@ -45,7 +45,7 @@ OPTIMIZERS = {
 }
 """The key of each optimizer of this package, by its name in the states of version 0.1."""
 
-_HISTORY_HANDLER = "gluon_svrg.handlers.history.HistoryHandler"
+_HISTORY_HANDLER = "gluon_svrg.reporting.history_handler.HistoryHandler"
 
 RUN_FORMAT = 1
 STATES_FORMAT = "gluon_svrg.states/1"

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
-from gluon_svrg.checkpoint.encoding import (
+from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arrays.encoding import (
     data_from_bytes,
     data_to_bytes,
     decode,

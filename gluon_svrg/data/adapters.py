@@ -30,7 +30,7 @@ from gluon_svrg.data.loader import ArrayLoader, ShardedLoader
 from gluon_svrg.data.shard import Shard
 from gluon_svrg.data.worker_checks import FINGERPRINT, check_same_data, fingerprint
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
-from gluon_svrg.run.rng import broadcast_rng_states
+from gluon_svrg.rng import broadcast_rng_states
 from gluon_svrg.workers import Workers
 from mxnet import gluon
 from mxnet.gluon.data.dataloader import default_batchify_fn, default_mp_batchify_fn

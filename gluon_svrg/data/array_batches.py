@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data.array_sources import (
     ArraySource,

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.nested import check_no_mask
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 
 FASHION_MNIST_DIRECTORY = "/usr/share/datasets/fashion-mnist"
 """Where Debian's package dataset-fashion-mnist puts the files."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 
 # What a stream of a loader's seed is for; no two share a number.
 PARTITION, ORDER, EPOCH, LOCKED, IN_ORDER = range(5)

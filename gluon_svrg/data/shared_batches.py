@@ -13,7 +13,7 @@ from gluon_svrg.data.base import TrainingData
 from gluon_svrg.workers import Workers
 
 if TYPE_CHECKING:
-    from gluon_svrg.trainer import SVRGTrainer
+    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 
 class SharedBatches:

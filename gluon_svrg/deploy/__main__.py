@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from gluon_svrg import deploy
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.files import DAMAGED
 
 # How messages name an argument, and the option that gives it.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy.graph import is_of_numpy
 from gluon_svrg.deploy.model_dir import InputSpec
 from mxnet.ndarray import NDArray

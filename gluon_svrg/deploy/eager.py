@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy.graph import is_of_numpy
 from gluon_svrg.deploy.model_dir import InputSpec
 from mxnet.ndarray import NDArray

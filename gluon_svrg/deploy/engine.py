@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import mxnet as mx
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy.inputs import random_inputs
 from gluon_svrg.deploy.model_dir import Model, files_digest
 from gluon_svrg.deploy.mxnet_engine import MXNetEngine

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import (
     as_current,
     as_legacy,
@@ -20,6 +19,7 @@ from gluon_svrg._mxnet import (
     has_shape,
     reason_of,
 )
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.deploy import trace
 from gluon_svrg.deploy.compiled import Compiled

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 
 Image: TypeAlias = "str | os.PathLike[str] | NumPyArray"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy.model_dir import Card, InputSpec
 from mxnet.ndarray import NDArray
 

@@ -8,8 +8,8 @@ import threading
 import weakref
 
 import mxnet as mx
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.inputs import random_inputs
 from gluon_svrg.deploy.model_dir import Model, check_batch

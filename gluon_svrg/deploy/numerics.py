@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 
 # The allowed difference of two computations of the same graph, relative to the largest output:
 # kernels add up in different orders.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_number
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.engine import greatest_difference

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.model_dir import Card
 from gluon_svrg.deploy.numerics import processor_name

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.deploy.engine import choose
 from gluon_svrg.deploy.images import Image, is_single_image, read_images

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import callback_errors, legacy_mode, reason_of
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.deploy.model_dir import Card, Model, as_path, check_target, read_model, write_model
 from gluon_svrg.deploy.numerics import warn_of_overflow

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_metrics_of_handlers
+from gluon_svrg.batch.backward import needs_epoch_begin
+from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
+from gluon_svrg.checkpoint.handler import CheckpointHandler
+from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler
 from gluon_svrg.events import (
     EventHandler,
     EventHandlers,
@@ -14,18 +18,15 @@ from gluon_svrg.events import (
     Run,
     handlers_in,
 )
-from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
-from gluon_svrg.handlers.history import HistoryHandler
-from gluon_svrg.handlers.metric import MetricHandler
-from gluon_svrg.handlers.progress import ProgressHandler
-from gluon_svrg.handlers.random_state import RandomStateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.handlers.validation import ValidationHandler
-from gluon_svrg.run.backward import needs_epoch_begin
-from gluon_svrg.run.metrics import LOSS
+from gluon_svrg.metrics.handler import MetricHandler
+from gluon_svrg.metrics.setup import LOSS
+from gluon_svrg.reporting.history_handler import HistoryHandler
+from gluon_svrg.reporting.progress import ProgressHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -108,8 +109,10 @@ def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[Ev
         if isinstance(handler, RequiresHandlers)
         for kind in handler.required_handlers()
     ]
-    # A resume without a CheckpointHandler needs the random numbers of the checkpoint, too.
-    return [*required, SignalHandler, RandomStateHandler] if resumes else required
+    if resumes or _has(given, CheckpointHandler):
+        # A resume without a CheckpointHandler needs the random numbers of the checkpoint, too.
+        required += [SignalHandler, RandomStateHandler]
+    return required
 
 
 def _make_handler_list(

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import has_data, parameters_by_structure, parameters_of
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.replicas import distinct_replicas, write_replicas
-from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     EpochEnd,
     EvaluationEnd,
@@ -22,8 +21,9 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import StopReason, require_estimator
+from gluon_svrg.metrics.monitor import Monitor
+from gluon_svrg.optimizer.states import refresh_kvstore
+from gluon_svrg.run import StopReason, require_estimator
 
 
 class EarlyStoppingHandler(

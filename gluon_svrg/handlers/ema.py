@@ -12,7 +12,6 @@ from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.arrays.samples import with_axis
-from gluon_svrg.checkpoint.optimizer_states import refresh_kvstore
 from gluon_svrg.events import (
     BatchEnd,
     ExceptionRaised,
@@ -24,9 +23,10 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.position import require_estimator
-from gluon_svrg.run.running_statistics import average_copies, is_float
+from gluon_svrg.optimizer.states import refresh_kvstore
+from gluon_svrg.run import require_estimator
 from gluon_svrg.workers import Workers
+from gluon_svrg.workers.batch_norm import average_copies, is_float
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 

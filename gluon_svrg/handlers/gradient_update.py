@@ -24,7 +24,6 @@ from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
-from gluon_svrg.checkpoint.optimizer_states import structural_names
 from gluon_svrg.events import (
     BatchEnd,
     EpochEnd,
@@ -36,7 +35,8 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.trainer import SVRGTrainer, require_workers
+from gluon_svrg.optimizer.states import structural_names
+from gluon_svrg.svrg.trainer import SVRGTrainer, require_workers
 from gluon_svrg.workers import Single, Workers
 from gluon_svrg.workers.gradients import agree_on_stale
 from mxnet import gluon

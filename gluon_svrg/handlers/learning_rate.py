@@ -9,6 +9,9 @@ import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.batch.backward import backward_of, shape_inference_of
+from gluon_svrg.batch.parts import BatchParts, unpack_batch
+from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import (
     AddsPasses,
@@ -23,11 +26,8 @@ from gluon_svrg.events import (
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.schedule import check_no_lr_scheduler
 from gluon_svrg.optimizer.nag import NAG
-from gluon_svrg.run.backward import backward_of, shape_inference_of
-from gluon_svrg.run.batch_parts import BatchParts, unpack_batch
-from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.position import require_estimator
-from gluon_svrg.run.settings import OPTIMIZER
+from gluon_svrg.run import require_estimator
+from gluon_svrg.settings import OPTIMIZER
 from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
 from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
 from gluon_svrg.svrg.smoothness import Smoothness

@@ -23,7 +23,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run.position import StopReason, require_estimator
+from gluon_svrg.run import StopReason, require_estimator
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluon_svrg.events import EpochEnd, Order, Run
 from gluon_svrg.handlers.ema import EMAHandler
-from gluon_svrg.run.running_statistics import average_copies, find_running_statistics
+from gluon_svrg.workers.batch_norm import average_copies, find_running_statistics
 
 
 class RunningStatisticsHandler(EpochEnd):

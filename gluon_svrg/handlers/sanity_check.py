@@ -10,24 +10,24 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import reason_of
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves
-from gluon_svrg.data.array_sources import check_batch
-from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
-from gluon_svrg.run.batch_parts import (
+from gluon_svrg.batch.parts import (
     BatchParts,
     CallError,
     call_network,
     compute_losses,
     unpack_batch,
 )
-from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.logger import get_logger
-from gluon_svrg.run.metric_update import update_metric, update_with_losses
-from gluon_svrg.run.position import require_estimator
+from gluon_svrg.batch.processor import BatchProcessor
+from gluon_svrg.data.array_sources import check_batch
+from gluon_svrg.data.training_data import TrainingData, training_data
+from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
+from gluon_svrg.metrics.update import update_metric, update_with_losses
+from gluon_svrg.reporting.logger import get_logger
+from gluon_svrg.run import require_estimator
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray

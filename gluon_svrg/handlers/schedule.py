@@ -23,8 +23,8 @@ from gluon_svrg.events import (
     Stateful,
     TrainBegin,
 )
-from gluon_svrg.run.monitor import Monitor
-from gluon_svrg.run.position import require_estimator
+from gluon_svrg.metrics.monitor import Monitor
+from gluon_svrg.run import require_estimator
 from gluon_svrg.schedules import Schedule, check_schedule
 
 # Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each

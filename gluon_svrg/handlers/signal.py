@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from gluon_svrg.events import ExceptionRaised, HasExclusiveTasks, Run, TrainBegin, TrainEnd
 from gluon_svrg.launch.signals import name_of
-from gluon_svrg.run.position import StopReason, require_estimator
+from gluon_svrg.run import StopReason, require_estimator
 
 # The kernel does not let a process handle the first two. After a handler for one of the others,
 # the instruction that has failed would fail again, for ever.

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluon_svrg.arguments import check_number
 from gluon_svrg.events import BatchEnd, MayStop, Run, TrainBegin
-from gluon_svrg.run.position import StopReason, require_estimator
+from gluon_svrg.run import StopReason, require_estimator
 
 
 class TimeLimitHandler(TrainBegin, BatchEnd, MayStop):

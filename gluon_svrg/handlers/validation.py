@@ -17,8 +17,8 @@ from gluon_svrg.events import (
     ResumesInterrupted,
     Run,
 )
-from gluon_svrg.run.position import require_estimator
-from gluon_svrg.run.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run import require_estimator
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 

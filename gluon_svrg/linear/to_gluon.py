@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mxnet as mx
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from mxnet.gluon import nn
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.events import State

@@ -10,8 +10,8 @@ import mxnet as mx
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.run.position import RunWithPosition
-from gluon_svrg.run.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run import RunWithPosition
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
     OptimalCoefficient,
@@ -30,7 +30,7 @@ from gluon_svrg.svrg.snapshot_schedule import (
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
-    from gluon_svrg.trainer import SVRGTrainer
+    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 
 class SVRGController:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
-from gluon_svrg.run.batch_parts import BatchParts
+from gluon_svrg._typing import NumPyArray
+from gluon_svrg.batch.parts import BatchParts
 from mxnet import autograd, gluon
 from mxnet.ndarray import NDArray
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.svrg.smoothness import largest_eigenvalue
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import mxnet as mx
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.sync import wait_for
+from gluon_svrg.batch.backward import TrainingBackward, UserBackward
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted
-from gluon_svrg.run.backward import TrainingBackward, UserBackward
 from gluon_svrg.svrg.collective import mean_over_workers, raise_on_all
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.locks import MaskLock
@@ -22,7 +22,7 @@ from gluon_svrg.workers import Workers
 from tqdm.auto import tqdm
 
 if TYPE_CHECKING:
-    from gluon_svrg.trainer import SVRGTrainer
+    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 IndexedBatch = tuple[int, object]
 """A batch with its index."""

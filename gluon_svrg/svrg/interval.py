@@ -13,12 +13,12 @@ from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.arrays.row_sparse import are_close, max_abs_values
+from gluon_svrg.batch import backward as run_backward
+from gluon_svrg.batch.backward import as_backward
 from gluon_svrg.data.data_iter import as_pair, check_has_no_padding
 from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.run import backward as run_backward
-from gluon_svrg.run.backward import as_backward
 from gluon_svrg.svrg.collective import infer_shapes_together
 from gluon_svrg.svrg.full_pass import FullPass, IndexedBatch
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
@@ -30,7 +30,7 @@ from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
 if TYPE_CHECKING:
-    from gluon_svrg.trainer import SVRGTrainer
+    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 
 class Interval:

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
-from gluon_svrg.run.rng import draw_random_numbers, seed_mxnet, worker_seed
+from gluon_svrg.rng import draw_random_numbers, seed_mxnet, worker_seed
 from gluon_svrg.workers import Single, Workers
 
 Result = TypeVar("Result")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.row_sparse import row_indices, row_indices_nd, row_sparse, stored_values
 from gluon_svrg.svrg.rule import correct
 from mxnet.ndarray import NDArray

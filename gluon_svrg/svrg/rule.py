@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # not when it runs: the linear models use it without MXNet
-    from gluon_svrg._compat import NumPyArray
+    from gluon_svrg._typing import NumPyArray
     from mxnet.ndarray import NDArray
     from mxnet.symbol import Symbol
 

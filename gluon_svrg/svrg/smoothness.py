@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 
 
 class Smoothness(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
 from gluon_svrg.arrays.row_sparse import set_to_zero, zeros_for

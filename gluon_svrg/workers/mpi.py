@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_legacy
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.launch.environment import progress_timeout
 from gluon_svrg.workers.base import PeerError, WorkerError, Workers
 from gluon_svrg.workers.sum_plan import Description, Group, Plan, check_can_be_summed

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from mxnet.ndarray import NDArray
 
 _WHOLE = 1 << 16

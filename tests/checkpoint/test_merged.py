@@ -7,11 +7,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.arrays.replicas import mean_replicas
+from gluon_svrg.batch.backward import to_plain
+from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
 from gluon_svrg.checkpoint.handler_states import HandlerStates
 from gluon_svrg.checkpoint.parts import NetworkPart
 from gluon_svrg.events import Stateful
-from gluon_svrg.handlers.batch_processor_state import BatchProcessorStateHandler
-from gluon_svrg.run.backward import to_plain
 from mxnet.gluon import nn
 
 

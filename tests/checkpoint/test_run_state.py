@@ -15,12 +15,13 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg.checkpoint import encoding, metrics as metric_state
-from gluon_svrg.checkpoint.optimizer_states import trainer_states
+from gluon_svrg.arrays import encoding
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd, Stateful
-from gluon_svrg.run.history import MEASURED
-from gluon_svrg.run.rng import seed_mxnet
+from gluon_svrg.metrics import state as metric_state
+from gluon_svrg.optimizer.states import trainer_states
+from gluon_svrg.reporting.history import MEASURED
+from gluon_svrg.rng import seed_mxnet
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib.estimator import LoggingHandler

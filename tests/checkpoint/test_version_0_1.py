@@ -10,8 +10,8 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_svrg.arrays.encoding import decode, from_bytes
 from gluon_svrg.checkpoint import storage, version_0_1
-from gluon_svrg.checkpoint.encoding import decode, from_bytes
 from gluon_svrg.checkpoint.run_state import parts_of
 from gluon_svrg.checkpoint.state_keys import class_key, class_path, state_key
 from gluon_svrg.events import BatchBegin, Stateful
@@ -203,7 +203,7 @@ def test_every_other_part_arrives(kind, tmp_path):
     saved["history"] = [{**row, "complete": True} for row in saved["history"]]
     for name in ("history", "last_evaluation"):
         check_same(ours["history"][name], with_new_names(saved[name]), name)
-    coefficient = dict(saved["handlers"])["gluon_svrg.handlers.history.HistoryHandler"][
+    coefficient = dict(saved["handlers"])["gluon_svrg.reporting.history_handler.HistoryHandler"][
         "coefficient"
     ]
     assert coefficient == {"exact": 1.0, "full": None}[kind]

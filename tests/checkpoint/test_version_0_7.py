@@ -9,11 +9,11 @@ import exact_runs
 import gluon_svrg as gs
 import numpy as np
 import pytest
+from gluon_svrg.arrays.encoding import from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.encoding import from_bytes
 from gluon_svrg.checkpoint.parts import PositionPart
-from gluon_svrg.run.position import Position
-from gluon_svrg.run.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run import Position
 from gluon_svrg.svrg.snapshot_schedule import Phase
 
 DATA = Path(__file__).parents[1] / "data"

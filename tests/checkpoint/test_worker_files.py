@@ -6,7 +6,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.checkpoint.encoding import decode, encode, from_bytes, to_bytes
+from gluon_svrg.arrays.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint.worker_files import (
     apply_diff,
     apply_worker_file,

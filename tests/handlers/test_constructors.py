@@ -7,7 +7,7 @@ import mxnet as mx
 import problems
 import pytest
 from gluon_svrg.events import EventHandler, HandlerList, Order, Stateful
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.reporting.history import MEASURED
 
 ORDER = {
     gs.AutoLearningRateHandler: Order.SCHEDULE,

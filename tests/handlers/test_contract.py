@@ -13,12 +13,12 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import events
+from gluon_svrg.arrays.encoding import decode, from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.encoding import decode, from_bytes
 from gluon_svrg.checkpoint.random_state import HasRandomState
 from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.reporting.history import MEASURED
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator

@@ -11,9 +11,9 @@ import oracle
 import problems
 import pytest
 from gluon_svrg import schedules
-from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
 from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
+from gluon_svrg.optimizer.states import trainer_states
 from mxnet import gluon
 from problems import ONE, TWO
 

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.run.batch_parts import BatchParts
+from gluon_svrg.batch.parts import BatchParts
 from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -14,10 +14,10 @@ import numpy as np
 from cluster import answer
 from gluon_svrg import workers
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.optimizer_states import trainer_states
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd, GradientReady, SafePoint, Stateful
-from gluon_svrg.run.history import MEASURED
+from gluon_svrg.optimizer.states import trainer_states
+from gluon_svrg.reporting.history import MEASURED
 from mxnet import gluon
 from mxnet.gluon import nn
 

@@ -11,10 +11,10 @@ import numpy as np
 from gluon_svrg import _mxnet, workers
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import tree_leaves
+from gluon_svrg.batch.backward import backward_of
+from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
-from gluon_svrg.run.backward import backward_of
-from gluon_svrg.run.batch_processor import BatchProcessor
-from gluon_svrg.run.position import RunWithPosition
+from gluon_svrg.run import RunWithPosition
 from gluon_svrg.svrg import Interval, OptimalCoefficient
 
 OPTIMIZERS = {

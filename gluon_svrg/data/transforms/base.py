@@ -9,8 +9,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._compat import NumPyArray
 from gluon_svrg._mxnet import as_current
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.data.draw import Draw
 from mxnet.ndarray import NDArray
 

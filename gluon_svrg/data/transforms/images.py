@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gluon_svrg._compat import NumPyArray
+from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.data.draw import Draw
 from gluon_svrg.data.transforms.base import (

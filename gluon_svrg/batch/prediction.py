@@ -1,0 +1,92 @@
+"""The outputs of a network for all samples of some data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg.arrays.nested import tree_leaves, tree_map
+from gluon_svrg.arrays.sync import wait_for
+from gluon_svrg.batch.parts import cannot_compute
+from gluon_svrg.batch.processor import BatchProcessor
+from mxnet import autograd
+from mxnet.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
+
+
+def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
+    """Return the outputs of the run's `val_net`, in the order of the samples.
+
+    Each of several workers computes the outputs of all samples by itself, so any of them may call
+    it, and the result does not depend on their number.
+
+    Parameters
+    ----------
+    run : Run
+        The run, with its `val_net`, batch processor and weights to evaluate.
+    batches : iterable
+        At least one batch.
+    batch_axis : int
+        The axis of the samples in data and outputs; outputs with fewer axes have them along the
+        first.
+
+    Raises
+    ------
+    ValueError
+        If there is no batch, or the batches have outputs that cannot be joined.
+    """
+    first: Any = None
+    columns: list[list[NDArray]] = []
+    last: list[NDArray] = []
+    with run.evaluation_weights(), autograd.pause(train_mode=False):
+        for batch in batches:
+            wait_for(last)  # else all batches are in memory before the first is computed
+            last = [column[-1] for column in columns]
+            for output in _predict_batch(run, batch, batch_axis):
+                leaves = tree_leaves(output)
+                if first is None:
+                    first, columns = output, [[] for _ in leaves]
+                if len(leaves) != len(columns):
+                    raise ValueError(
+                        f"the network gave {len(columns)} outputs for the first batch and "
+                        f"{len(leaves)} for another: they cannot be joined"
+                    )
+                for column, leaf in zip(columns, leaves, strict=True):
+                    column.append(as_legacy(leaf).as_in_context(mx.cpu()))
+    if first is None:
+        raise ValueError(
+            "there is no batch to predict: the data are empty, or can be iterated only once"
+        )
+    joined = iter([_joined(column, batch_axis) for column in columns])
+    return tree_map(lambda _: next(joined), first)
+
+
+def _predict_batch(run: Run, batch: object, batch_axis: int) -> list[Any]:
+    try:
+        return _outputs_of(run, batch, batch_axis)
+    except mx.base.MXNetError as error:
+        raise cannot_compute("the data to predict", batch, error) from error
+
+
+def _outputs_of(run: Run, batch: object, batch_axis: int) -> list[Any]:
+    processor = run.batch_processor
+    if isinstance(processor, BatchProcessor):
+        return processor.predict_batch(run, batch, batch_axis)
+    pred = processor.evaluate_batch(run, batch, batch_axis)[2]
+    return list(pred) if isinstance(pred, (list, tuple)) else [pred]
+
+
+def _joined(arrays: list[NDArray], batch_axis: int) -> NDArray:
+    axis = batch_axis if arrays[0].ndim > batch_axis else 0
+    shapes = {array.shape[:axis] + array.shape[axis + 1 :] for array in arrays}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"outputs of shapes {sorted({array.shape for array in arrays})} cannot be joined along "
+            f"axis {axis}: predict batches of one shape at a time"
+        )
+    joined: NDArray = mx.nd.concat(*arrays, dim=axis) if len(arrays) > 1 else arrays[0]
+    return as_current(joined)

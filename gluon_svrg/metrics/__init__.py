@@ -1,0 +1,8 @@
+"""Figures that are sums over samples, the handler that updates them, the figure that is watched."""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from gluon_svrg import _lazy
+
+if not _TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy.attach(__name__)

@@ -1,0 +1,177 @@
+"""Monitor: one figure of a run, and whether a smaller or a greater value is better."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import mxnet as mx
+from gluon_svrg.metrics.setup import SPLITS, renamed_metrics
+
+if TYPE_CHECKING:
+    from gluon_svrg.events import Run
+
+_Key = TypeVar("_Key")
+
+# Words of a name, whole or (in front) as a part of one: 'softmaxcrossentropyloss' has 'loss'.
+_SMALLER_IS_BETTER = r"loss|error|entropy|perplexity|nll|deviance|\b(?:mse|mae|rmse|mape)\b"
+_GREATER_IS_BETTER = (
+    r"accuracy|pearson|precision|recall|\b(?:acc|f1|mcc|pcc|auc|r2|iou|map|top\d)\b"
+)
+
+
+class Monitor:
+    """Reads a figure by its name, and compares two values of it.
+
+    Parameters
+    ----------
+    name : str or EvalMetric
+        A metric's name, as in the history (``'validation accuracy'``), or the metric itself.
+    mode : 'auto', 'min' or 'max'
+        Which value is better. 'auto' infers it from the name: a smaller loss or error is better,
+        and a greater accuracy. If the name says neither, give 'min' or 'max'.
+
+    Attributes
+    ----------
+    mode : 'min', 'max' or 'auto'
+        Which value is better; 'auto' if the name does not say it: then :meth:`check` raises.
+
+    Raises
+    ------
+    TypeError
+        If `name` is neither a str nor an EvalMetric.
+    ValueError
+        If `mode` is another value.
+    """
+
+    def __init__(self, name: str | mx.metric.EvalMetric, mode: str = "auto") -> None:
+        if isinstance(name, mx.metric.CompositeEvalMetric):
+            raise ValueError(
+                f"monitor must be one figure, got {name}: give one of the metrics in it, or its "
+                "name"
+            )
+        if not isinstance(name, str | mx.metric.EvalMetric):
+            raise TypeError(
+                f"monitor must be the name of a metric or an EvalMetric, got {name!r}: give a "
+                "name as in the history, for example 'validation accuracy'"
+            )
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f"mode must be 'auto', 'min' or 'max', got {mode!r}")
+        self._name = name
+        self.mode = _inferred_mode(self.name) if mode == "auto" else mode
+
+    @property
+    def name(self) -> str:
+        """The name as in the history, where the Estimator's metrics have a prefix."""
+        return self._name if isinstance(self._name, str) else self._name.name
+
+    def check(self, estimator: Run) -> None:
+        """Check that the run has such a metric, and that `mode` is known.
+
+        Raises
+        ------
+        ValueError
+            If the run has none of that name, or if the name does not say which value is better.
+        """
+        names = estimator.metric_names()
+        new_name = None if self.name in names else renamed_metrics(estimator).get(self.name)
+        if new_name is not None and new_name in names:
+            warnings.warn(
+                f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            self._name = new_name
+        if self.name not in names:
+            # No training metric for a validation metric, which is missing for another reason.
+            split = self.name.partition(" ")[0]
+            alike = [n for n in names if split not in SPLITS or n.startswith(split)]
+            near = difflib.get_close_matches(self.name, alike, n=1)
+            if near:
+                way_out = f"did you mean {near[0]!r}?"
+            elif split == "validation":
+                way_out = "give one of them, or fit(train_data, val_data)"
+            else:
+                way_out = "give one of them, or add the metric to the Estimator"
+            raise ValueError(
+                f"monitor={self.name!r} is no metric of this run, which has "
+                f"{', '.join(map(repr, names))}"
+                + ("" if estimator.val_data is not None else " (and no val_data)")
+                + f": {way_out}"
+            )
+        if self.mode == "auto":
+            raise ValueError(
+                f"mode='auto' cannot tell from the name {self.name!r} whether a smaller or a "
+                "greater value is better: give mode='min' or mode='max'"
+            )
+
+    def read(self, estimator: Run) -> float | None:
+        """Return the figure of the current epoch or, between two epochs, of the last one.
+
+        It may be NaN or infinite. None if there is none: no evaluation yet.
+        """
+        if not estimator.position.is_in_epoch or self.name in _row_of_this_epoch(estimator):
+            value = estimator.history[-1].get(self.name) if estimator.history else None
+        elif self.name in estimator.last_evaluation:
+            value = estimator.last_evaluation[self.name]
+        else:
+            known = dict(
+                pair for metric in estimator.train_metrics for pair in metric.get_name_value()
+            )
+            value = known.get(self.name)
+        return None if value is None else float(value)
+
+    def is_better(self, value: float, than: float | None, min_delta: float = 0.0) -> bool:
+        """Return whether `value` is better than `than` by more than `min_delta`.
+
+        With None, whether it is better than nothing: NaN is not, nor is the worst infinity.
+        """
+        if than is None:
+            than = math.inf if self.mode == "min" else -math.inf
+        difference = than - value if self.mode == "min" else value - than
+        return difference > min_delta
+
+    def state_dict(self) -> dict[str, str]:
+        """Return what a best value belongs to, for a checkpoint."""
+        return {"monitor": self.name, "mode": self.mode}
+
+    def is_of(self, state: Mapping[str, Any], handler: object, logger: logging.Logger) -> bool:
+        """Return whether the best value in a handler's saved state is of this figure; else warn."""
+        saved = {"monitor": self.name, "mode": self.mode, **state}  # up to 0.8 it did not say
+        if saved["monitor"] == self.name and saved["mode"] == self.mode:
+            return True
+        logger.warning(
+            "resume: the best value so far is the %s of %r, and %s watches the %s of %r now: it "
+            "starts fresh",
+            saved["mode"],
+            saved["monitor"],
+            type(handler).__name__,
+            self.mode,
+            self.name,
+        )
+        return False
+
+    def best_first(self, values: dict[_Key, float]) -> list[_Key]:
+        """Return the keys of `values`, sorted from the best value to the worst; NaN is last."""
+        sign = 1 if self.mode == "min" else -1
+        return sorted(values, key=lambda key: (math.isnan(values[key]), sign * values[key]))
+
+
+def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:
+    """Return the row of the current epoch, if *epoch end* has appended it already."""
+    if estimator.history and estimator.history[-1]["epoch"] == estimator.position.epoch:
+        return estimator.history[-1]
+    return {}
+
+
+def _inferred_mode(name: str) -> str:
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower())
+    smaller, greater = re.search(_SMALLER_IS_BETTER, words), re.search(_GREATER_IS_BETTER, words)
+    if bool(smaller) == bool(greater):
+        return "auto"
+    return "min" if smaller else "max"

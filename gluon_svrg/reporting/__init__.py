@@ -1,0 +1,8 @@
+"""What shows a run: history, progress bars, TensorBoard, MLflow, profiler, report, logger."""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from gluon_svrg import _lazy
+
+if not _TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy.attach(__name__)

@@ -1,0 +1,384 @@
+"""find_learning_rate: a range test, then short trainings from where it points, before a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from gluon_svrg import _mxnet
+from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
+from gluon_svrg.events import EventHandlers, Run
+from gluon_svrg.reporting.history import new_figure
+from gluon_svrg.tuning.dry_run import DryRun, check_arguments, without_trace
+from mxnet.ndarray import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_Result = TypeVar("_Result")
+
+# The first losses say how far a loss varies by chance; fewer steps than these show no slope.
+_LEAST = 10
+
+# The loss of a trial is the mean of its last fifth, in which the rate is small and the loss steady.
+_LAST = 5
+
+# A run has more batches than a trial, and the best rate falls with their number. On 18 problems
+# (MLPs, CNNs, LSTMs; SGD, NAG, Adam) the best rate of trials of 50 batches was 0.5 to 4.3 times
+# that of runs of 130 to 880, 1.2 times in the geometric mean; of trials of 25 batches 1.4 times.
+_LONGER_RUN = math.sqrt(0.5)
+
+
+@dataclass(frozen=True)
+class LearningRateTest:
+    """What :func:`find_learning_rate` has measured.
+
+    Attributes
+    ----------
+    learning_rates : list of float
+        The rate of each step of the range test, rising.
+    losses : list of float
+        The mean loss of each batch of the range test, before its step.
+    smoothed_losses : list of float
+        Their exponentially weighted mean.
+    suggestion : float or None
+        A rate to train with, as the greatest one of a schedule that falls. None if the loss has not
+        fallen in the range test.
+    diverged : bool
+        Whether the range test ended before `max_lr`, because the loss had risen too far: its usual
+        end.
+    trials : dict of float to float
+        For each rate that was tried, the loss at the end of its short training; infinite if the
+        loss became NaN or infinite.
+    """
+
+    learning_rates: list[float] = field(repr=False)
+    losses: list[float] = field(repr=False)
+    smoothed_losses: list[float] = field(repr=False)
+    suggestion: float | None
+    diverged: bool = field(repr=False)
+    trials: dict[float, float] = field(default_factory=dict, repr=False)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the losses of the range test and of the trials over the rate, and the suggestion.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            The file to save it in as well: .png, .pdf, .svg. Parent folders are made.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure; a notebook shows it.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        figure = new_figure(6.4, 4.4, "LearningRateTest.plot")
+        axes = figure.add_subplot()
+        label = "rising rate: each batch"
+        axes.plot(self.learning_rates, self.losses, color="C0", alpha=0.3, label=label)
+        axes.plot(self.learning_rates, self.smoothed_losses, color="C0", label="smoothed")
+        tried = sorted(self.trials)
+        ends = [self.trials[rate] for rate in tried]
+        if tried:
+            axes.plot(tried, ends, "o-", color="C2", label="end of a trial with this rate")
+        if self.suggestion is not None:
+            label = f"suggestion: {self.suggestion:.3g}"
+            axes.axvline(self.suggestion, color="C1", linestyle="--", label=label)
+        low = min(*self.smoothed_losses, *ends)
+        high = max(self.smoothed_losses[:_LEAST])
+        margin = max(high - low, 1e-3 * abs(high))
+        axes.set_ylim(low - 0.3 * margin, high + 0.7 * margin)
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("loss")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+        if path is not None:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=150)
+        return figure
+
+
+@explains_unknown(
+    start_lr="min_lr",
+    end_lr="max_lr",
+    num_iter="num_batches",
+    num_training="num_batches",
+    epochs="num_batches",
+    batch_size="give it to gluon_svrg.data.ArrayLoader(x, y, batch_size=32)",
+)
+def find_learning_rate(
+    estimator: Run,
+    data: Iterable[object],
+    min_lr: float = 1e-6,
+    max_lr: float = 100.0,
+    num_batches: int = 100,
+    *,
+    trial_batches: int = 50,
+    smoothing: float = 0.9,
+    divergence: float = 4.0,
+    event_handlers: EventHandlers = None,
+    batch_axis: int = 0,
+) -> LearningRateTest:
+    """Find a learning rate by short trainings with several rates, each from the same weights.
+
+    It trains for `trial_batches` batches with each of several powers of 2 as the rate, which falls
+    linearly to 0, and suggests a rate just below the one with the least loss at the end.
+
+    The first rate is that of the learning rate range test of Smith, as in fastai, Lightning and
+    Keras: one training step per batch, with a rate that rises from `min_lr` to `max_lr`. From
+    there on the rates are halved and doubled until the loss of a trial is greater on either side of
+    the best one: three to eight trials, usually four.
+
+    Everything is put back afterwards: weights, running statistics, the optimizer's states, counts
+    and learning rate, random numbers, and the place of the data. A run after it is the run without
+    it, bit for bit. The learning rate is not set: see ``estimator.trainer.set_learning_rate``.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Whose network, loss, batch processor and trainer take the steps; with any optimizer.
+    data : iterable of (data, label)
+        The training data, as for :meth:`Estimator.fit`. If they have fewer batches than
+        `num_batches`, another epoch begins.
+    min_lr, max_lr : float
+        The least and the greatest learning rate that is tried.
+    num_batches : int
+        The number of steps of the range test.
+    trial_batches : int
+        The number of batches of a trial; 0 for no trials: the suggestion is then that of the range
+        test, which is less exact and takes a third of the time.
+    smoothing : float in [0, 1)
+        How much of the smoothed loss stays at each step of the range test.
+    divergence : float
+        The range test ends when the smoothed loss is greater than this multiple of its least value.
+    event_handlers : EventHandler or list of EventHandler, optional
+        Those of the run: its GradientUpdateHandler (accumulation, clipping) takes the steps. The
+        others take no part; SVRG does not, either.
+    batch_axis : int
+        The axis of the data that counts the samples.
+
+    Returns
+    -------
+    LearningRateTest
+        With `suggestion`, `trials`, `learning_rates`, `losses` and `plot`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of its range, the data have no batch, or the optimizer has an
+        lr_scheduler. If there are several workers.
+    FloatingPointError
+        If the loss is NaN or infinite at the first batches.
+
+    Notes
+    -----
+    The suggestion is rough, by a factor of three: look at the plot. It is for the network as it is
+    now, this batch size and these other hyper-parameters of the optimizer, and for a run whose rate
+    falls.
+
+    The suggestion lies at the vertex of the parabola through the best trial and its neighbours,
+    over the logarithm of the rate, divided by the square root of 2.
+
+    A DataLoader with workers loads in this process meanwhile. Not put back are the order of an
+    ImageRecordIter's later epochs (the log says so), and what a data set keeps in objects of its
+    own. The steps draw from random number generators of their own, which always begin alike.
+
+    References
+    ----------
+    L. N. Smith, "Cyclical learning rates for training neural networks", WACV 2017.
+    """
+    _check(estimator, data, min_lr, max_lr, num_batches, trial_batches, smoothing, divergence)
+    rates = [float(rate) for rate in np.geomspace(min_lr, max_lr, num_batches)]
+
+    def without_trace_of(steps: Callable[[DryRun], _Result]) -> _Result:
+        return without_trace(estimator, data, event_handlers, batch_axis, steps)
+
+    result = without_trace_of(
+        lambda dry_run: _tested(estimator, dry_run, rates, smoothing, divergence)
+    )
+    if result.suggestion is not None and trial_batches:
+        trials = _trials(
+            _rounded(result.suggestion, min_lr, max_lr),
+            min_lr,
+            max_lr,
+            lambda rate: without_trace_of(
+                lambda dry_run: _trial(estimator, dry_run, rate, trial_batches)
+            ),
+        )
+        result = replace(result, trials=trials, suggestion=_best(trials))
+    if result.suggestion is None:
+        estimator.logger.warning(
+            "find_learning_rate has no suggestion: the loss has not fallen at any rate from %.3g "
+            "to %.3g in %d batches; look at the plot, and give a smaller min_lr, a greater max_lr "
+            "or more batches",
+            rates[0],
+            result.learning_rates[-1],
+            len(result.losses),
+        )
+    return result
+
+
+def _rounded(rate: float, min_lr: float, max_lr: float) -> float:
+    """Return the nearest power of 2, so that little depends on where the range test points."""
+    power: float = 2.0 ** round(math.log2(rate))
+    return power if min_lr <= power <= max_lr else rate
+
+
+def _trials(
+    first: float, min_lr: float, max_lr: float, loss_of: Callable[[float], float]
+) -> dict[float, float]:
+    """Return the loss of each rate that was tried: halved and doubled until it is no better."""
+    trials = {first: loss_of(first)}
+    for factor in (0.5, 2.0):
+        rate = first
+        while trials[rate] <= min(trials.values()):
+            rate *= factor
+            if not min_lr <= rate <= max_lr:
+                break
+            trials[rate] = loss_of(rate)
+    return trials
+
+
+def _best(trials: dict[float, float]) -> float | None:
+    """Return the vertex of the parabola through the best trial and its neighbours, and less.
+
+    None if no trial has a loss.
+    """
+    best = min(trials, key=lambda rate: trials[rate])
+    if not math.isfinite(trials[best]):
+        return None
+    below, above = (trials.get(factor * best) for factor in (0.5, 2.0))
+    vertex = 0.0
+    if below is not None and above is not None:
+        left, right = below - trials[best], above - trials[best]
+        if not math.isfinite(left + right):
+            vertex = 0.5 * (math.isinf(left) - math.isinf(right))
+        elif left + right > 0:
+            vertex = 0.5 * (left - right) / (left + right)
+    return best * 2**vertex * _LONGER_RUN
+
+
+def _suggested(rates: list[float], losses: list[float], smoothed: list[float]) -> float | None:
+    """Return the rate at which half of the fall is done; None if the loss has not fallen."""
+    if len(losses) <= _LEAST:
+        return None
+    begin, least = float(np.mean(losses[:_LEAST])), min(smoothed)
+    if smoothed.index(least) < _LEAST or begin - least <= np.std(losses[:_LEAST]):
+        return None
+    half = (begin + least) / 2
+    return next(
+        rate for rate, loss in zip(rates[_LEAST:], smoothed[_LEAST:], strict=True) if loss <= half
+    )
+
+
+def _check(
+    estimator: Run,
+    data: object,
+    min_lr: float,
+    max_lr: float,
+    num_batches: int,
+    trial_batches: int,
+    smoothing: float,
+    divergence: float,
+) -> None:
+    check_arguments(estimator, data, "find_learning_rate")
+    check_finite("min_lr", min_lr, "the learning rate of the first step", 0, above=True)
+    check_finite("max_lr", max_lr, "the learning rate of the last step", 0, above=True)
+    if not min_lr < max_lr:
+        raise ValueError(
+            f"min_lr must be less than max_lr, got {min_lr!r} and {max_lr!r}: the learning rate "
+            "rises from the one to the other"
+        )
+    check_integer("num_batches", num_batches, 1, "that many steps are taken")
+    if num_batches < _LEAST:
+        raise ValueError(
+            f"num_batches must be at least {_LEAST}, got {num_batches!r}: fewer losses have no "
+            "slope to be seen; 100 are usual"
+        )
+    check_integer("trial_batches", trial_batches, 0, "that many batches train each rate")
+    check_finite("smoothing", smoothing, "the part of the smoothed loss that stays", 0)
+    if smoothing >= 1:
+        raise ValueError(
+            f"smoothing must be less than 1, got {smoothing!r}: with 1 the smoothed loss would "
+            "never change"
+        )
+    check_number("divergence", divergence, "a multiple of the least loss", 1, above=True)
+    if _mxnet.optimizer_of(estimator.trainer).lr_scheduler is not None:
+        raise ValueError(
+            "the optimizer has an lr_scheduler, which would overrule the rates of the test: make "
+            "the trainer without it, find the rate, and give it to the scheduler as base_lr, or "
+            "to a gluon_svrg.ScheduleHandler"
+        )
+
+
+def _check_has_begun(losses: list[float], value: float, rates: list[float]) -> None:
+    """Raise FloatingPointError if the loss is no number before there is anything to see."""
+    if not losses:
+        raise FloatingPointError(
+            f"the loss of the first batch is {value:g}, before any step: look for NaN in the data "
+            "and in the weights"
+        )
+    if len(losses) < _LEAST:
+        raise FloatingPointError(
+            f"the loss is {value:g} after {len(losses)} steps with learning rates from "
+            f"{rates[0]:.3g} to {rates[len(losses) - 1]:.3g}: give a smaller min_lr"
+        )
+
+
+def _tested(
+    run: Run, dry_run: DryRun, rates: list[float], smoothing: float, divergence: float
+) -> LearningRateTest:
+    losses: list[float] = []
+    smoothed: list[float] = []
+    mean, diverged = 0.0, False
+    for rate, batch in zip(rates, dry_run.batches(len(rates)), strict=False):
+        run.trainer.set_learning_rate(rate)
+        loss = dry_run.backward(batch)
+        value = _mean(loss)
+        mean = smoothing * mean + (1 - smoothing) * value
+        # Without the bias of its beginning at 0, as Adam's.
+        current = mean / (1 - smoothing ** (len(losses) + 1))
+        if not math.isfinite(value):
+            _check_has_begun(losses, value, rates)
+            diverged = True
+            break
+        losses.append(value)
+        smoothed.append(current)
+        if current > divergence * min(smoothed) and len(losses) > _LEAST:
+            diverged = True
+            break
+        dry_run.step(loss)
+    rates = rates[: len(losses)]
+    suggestion = _suggested(rates, losses, smoothed)
+    return LearningRateTest(rates, losses, smoothed, suggestion, diverged)
+
+
+def _trial(run: Run, dry_run: DryRun, rate: float, number: int) -> float:
+    """Return the loss at the end of a training with a rate that falls to 0, or infinity."""
+    losses: list[float] = []
+    for step, batch in enumerate(dry_run.batches(number)):
+        run.trainer.set_learning_rate(rate * (1 - step / number))
+        loss = dry_run.backward(batch)
+        losses.append(_mean(loss))
+        if not math.isfinite(losses[-1]):
+            return math.inf
+        dry_run.step(loss)
+    return float(np.mean(losses[-max(1, number // _LAST) :]))
+
+
+def _mean(losses: list[NDArray]) -> float:
+    """Return the mean of the losses of all samples, on all devices."""
+    arrays: list[NumPyArray] = [_mxnet.as_legacy(loss).asnumpy().ravel() for loss in losses]
+    return float(np.mean(np.concatenate(arrays), dtype="float64"))

@@ -1,0 +1,281 @@
+"""What metrics may be given as, and the loss, which is always one."""
+
+import re
+
+import gluon_svrg as gs
+import mxnet as mx
+import numpy as np
+import problems
+import pytest
+import runs
+from gluon_svrg.events import EpochEnd
+from gluon_svrg.metrics.handler import MetricHandler
+from gluon_svrg.metrics.setup import make_metrics
+from mxnet import gluon
+from mxnet.gluon.contrib import estimator as mx_estimator
+
+LOSSES = {
+    "softmax": gluon.loss.SoftmaxCrossEntropyLoss,
+    "l2": gluon.loss.L2Loss,
+}
+
+
+def make(train_metrics=None, val_metrics=None, kind="softmax"):
+    problem = problems.make(kind)
+    estimator = runs.estimator_of(problem, train_metrics=train_metrics, val_metrics=val_metrics)
+    return estimator, problem.ndarrays()
+
+
+def names(metrics):
+    return [metric.name for metric in metrics]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, ["accuracy", "loss"]),
+        ([], ["accuracy", "loss"]),
+        (mx.metric.Accuracy(), ["accuracy", "loss"]),
+        ([mx.metric.MSE(), mx.metric.Accuracy()], ["mse", "accuracy", "loss"]),
+        ("mse", ["mse", "loss"]),
+        (("mse", "acc"), ["mse", "accuracy", "loss"]),
+        ("loss", ["loss"]),
+        (mx.metric.Loss("mine"), ["mine"]),
+        ([mx.metric.Loss("loss"), "acc"], ["loss", "accuracy"]),
+        (mx.metric.CompositeEvalMetric(["acc", "mse"]), ["accuracy", "mse", "loss"]),
+        ([mx.metric.CompositeEvalMetric([mx.metric.Loss("mine")])], ["composite"]),
+        (mx.metric.CustomMetric(lambda *_: 0.0, "loss"), ["loss"]),
+        (np.allclose, ["allclose", "loss"]),
+        (lambda label, pred: 0.0, ["custom(<lambda>)", "loss"]),
+    ],
+)
+def test_what_metrics_may_be_given_as(given, expected):
+    train, val = make_metrics(LOSSES["softmax"](), given, given)
+    assert names(train) == expected
+    assert names(val) == (expected if given else [])
+
+
+def test_a_list_that_is_given_stays_as_it_is():
+    given = [mx.metric.Accuracy()]
+    make(given)
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("acuracy", "val_metrics: MXNet has no metric 'acuracy': did you mean accuracy or "),
+        ("zzzz", "val_metrics: MXNet has no metric 'zzzz': it has acc, accuracy, "),
+        (["acc", 3], "val_metrics must be a metric or a list of metrics, got 3: give objects of"),
+        (3, "got 3: give objects of mx.metric, names such as 'acc', or functions of label and"),
+        (mx.metric.Accuracy, "got the class Accuracy: make one, Accuracy()"),
+        ("custommetric", "the metric 'custommetric' cannot be made from its name alone ("),
+    ],
+)
+def test_what_is_no_metric(given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make("acc", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (None, "softmax"),
+        (None, "linear"),
+        ("acc", "softmax"),
+        (mx.metric.MSE, "linear"),
+    ],
+)
+def test_the_loss_is_in_the_row_and_in_the_line(given, kind, root_logger, capsys):
+    """It had the name of its class, and none with a metric of one's own."""
+    estimator, data = make(given() if given is mx.metric.MSE else given, kind=kind)
+    trained = []
+
+    class Losses(mx_estimator.BatchEnd):
+        def batch_end(self, estimator, *args, **kwargs):
+            trained.append(kwargs["loss"][0].asnumpy())
+
+    (row,) = estimator.fit(data, data, 1, [Losses()]).history
+    assert row["training loss"] == pytest.approx(np.concatenate(trained).mean(), rel=1e-12)
+    expected = [estimator.loss(estimator.net(x), y).asnumpy() for x, y in data]
+    assert row["validation loss"] == pytest.approx(np.concatenate(expected).mean(), rel=1e-12)
+    line = capsys.readouterr().out
+    assert re.search(r"training loss [\d.]+.*, validation loss [\d.]+, learning rate", line)
+    assert "softmaxcrossentropy" not in line
+
+
+@pytest.mark.parametrize("handler_class", [MetricHandler, mx_estimator.MetricHandler])
+def test_a_metric_handler_that_is_given_may_leave_the_loss_out(handler_class):
+    """MXNet's tests give one with the metric that they have made."""
+    own = mx.metric.Accuracy()
+    estimator, data = make(own)
+    (row,) = estimator.fit(data, epochs=1, event_handlers=[handler_class(own)]).history
+    other, data = make(mx.metric.Accuracy())
+    (expected,) = other.fit(data, epochs=1).history
+    for name in ("training accuracy", "training loss"):
+        assert row[name] == expected[name]
+    handlers = [handler_class(estimator.val_metrics[:1])]
+    found = estimator.evaluate(data, event_handlers=handlers)
+    assert found == other.evaluate(data)
+
+
+def old(estimator, name="softmaxcrossentropyloss"):
+    """Call the metrics of the loss as version 0.2 did."""
+    for metric in [*estimator.train_metrics, *estimator.val_metrics]:
+        metric.name = metric.name.replace("loss", name)
+    return estimator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [5, 7])
+def test_a_checkpoint_with_the_old_names_goes_on(batches, tmp_path):
+    """In the middle of an epoch, and at its end: rows, counts and the last evaluation."""
+    straight, data = make()
+    expected = straight.fit(data, data, epochs=3).history
+    first, data = make()
+    handlers = [gs.CheckpointHandler(tmp_path, every_n_batches=1)]
+    old(first).fit(data, data, batches=batches, event_handlers=handlers)
+    assert "training softmaxcrossentropyloss" in first.history[0]
+    again, data = make()
+    result = again.fit(data, data, 3, [gs.CheckpointHandler(tmp_path)], resume="auto")
+    assert names(again.train_metrics) == ["training accuracy", "training loss"]
+    for name in ("training loss", "validation loss", "training accuracy"):
+        assert result.history.column(name) == expected.column(name)
+    assert [list(row) for row in result.history] == [list(row) for row in expected]
+
+
+def test_a_checkpoint_without_the_loss(tmp_path, root_logger, capsys):
+    """Of a run with a metric of its own, which had no loss: that epoch's is of what follows."""
+    first, data = make("acc")
+    for metrics in (first._train_metrics, first._val_metrics):
+        metrics.pop()
+    first.fit(data, batches=7, event_handlers=[gs.CheckpointHandler(tmp_path)])
+    again, data = make("acc")
+    seen = []
+
+    class See(EpochEnd):
+        priority = -2000
+
+        def epoch_end(self, estimator, *args, **kwargs):
+            estimator.train_metrics[1].get()
+            seen.append(estimator.train_metrics[1].num_inst)
+
+    capsys.readouterr()
+    handlers = [gs.CheckpointHandler(tmp_path), See()]
+    history = again.fit(data, None, 3, handlers, resume="auto").history
+    assert "training loss" not in history[0]
+    assert seen == [21, 37]  # three of five batches, the last with 5 samples
+    shown = capsys.readouterr().out
+    assert "no value of the metric 'training loss': in epoch 1 it covers only the batches" in shown
+
+
+def wide(classes_last=True):
+    """A network whose output is N x T x C, the classes last, with labels N x T."""
+    net = gluon.nn.Dense(4, flatten=False, in_units=3)
+    net.initialize()
+    return net, [(mx.nd.ones((8, 5, 3)), mx.nd.zeros((8, 5)))] * 3
+
+
+class Count(mx_estimator.BatchEnd):
+    priority = 2000
+    batches = 0
+
+    def batch_end(self, estimator, *args, **kwargs):
+        self.batches += 1
+
+
+@pytest.mark.parametrize("metric", [None, "acc", "f1"])
+def test_a_metric_that_cannot_take_the_outputs_is_told_at_the_first_batch(metric):
+    """After the epoch, or after 64 batches: without a name, with the shapes of all together."""
+    net, data = wide()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    estimator = gs.Estimator(net, loss, metric, trainer=trainer)
+    count = Count()
+    name = "f1" if metric == "f1" else "accuracy"
+    hint = "Estimator a metric that suits" if metric == "f1" else r"mx\.metric\.Accuracy\(axis=-1\)"
+    message = (
+        rf"the metric 'training {name}' fails on batches with labels of shape \(8, 5\) and outputs "
+        rf"of shape \(8, 5, 4\) \(.+\): .*{hint}"
+    )
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(data, epochs=1, event_handlers=[count])
+    assert count.batches == 0
+    metric = mx.metric.Accuracy(axis=-1)
+    again = gs.Estimator(net, loss, metric, trainer=trainer)
+    assert again.fit(data, epochs=1).history[0]["training accuracy"] >= 0
+
+
+def test_a_function_that_fails_is_told_by_its_name():
+    def mean_error(label, pred):
+        return np.abs(label - pred).mean()
+
+    estimator, data = make(mean_error)
+    message = r"the metric 'training mean_error' fails on batches .*\(8, 3\) \(.*broadcast"
+    with pytest.raises(ValueError, match=message):
+        estimator.fit(data, epochs=1)
+
+
+def test_a_function_is_taken():
+    def mean_error(label, pred):
+        return np.abs(label - pred.ravel()).mean()
+
+    estimator, data = make(mean_error, kind="linear")
+    trainer = gluon.Trainer(estimator.net.collect_params(), "sgd", {"learning_rate": 0.0})
+    estimator = gs.Estimator(estimator.net, estimator.loss, mean_error, trainer=trainer)
+    (row,) = estimator.fit(data, epochs=1).history
+    assert list(row)[-2:] == ["training mean_error", "training loss"]
+    expected = [np.abs((y - estimator.net(x)[:, 0]).asnumpy()).mean() for x, y in data]
+    assert row["training mean_error"] == pytest.approx(np.mean(expected), rel=1e-12)
+
+
+def rows_of(*runs_given):
+    """Train an Estimator with the metrics of each run, after all were made; return their rows."""
+    estimators = []
+    for train, val in runs_given:
+        problem = problems.make("linear", dtype="float32")
+        trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
+        arguments = {"trainer": trainer, "train_metrics": train, "val_metrics": val}
+        estimators.append((gs.Estimator(problem.net, problem.loss, **arguments), problem))
+    return [
+        [
+            dict(row) | {"time": None, "samples_per_second": None}
+            for row in estimator.fit(
+                problem.ndarrays("float32"), problem.ndarrays("float32"), epochs=2, verbose=0
+            ).history
+        ]
+        for estimator, problem in estimators
+    ]
+
+
+def figures(rows):
+    return [{name: row[name] for name in row if " " in name} for row in rows]
+
+
+@pytest.mark.parametrize("val", [False, True])
+def test_a_metric_of_two_estimators_has_its_name(val):
+    """Fails on 0.8: the second row had a 'training training mse', which no monitor finds."""
+    one = mx.metric.MSE()
+    alone = figures(rows_of((mx.metric.MSE(), mx.metric.MSE() if val else None))[0])
+    assert "training mse" in alone[0]
+    for rows in rows_of((one, one if val else None), (one, one if val else None)):
+        assert figures(rows) == alone
+
+
+def test_a_metric_for_training_and_validation_has_two_figures():
+    """Fails on 0.8: the figure of the training was gone."""
+    one = mx.metric.MSE()
+    expected = figures(rows_of((mx.metric.MSE(), mx.metric.MSE()))[0])
+    assert figures(rows_of((one, [one, one]))[0]) == expected
+    assert figures(rows_of(([one, one], one))[0]) == expected
+
+
+def test_a_metric_that_cannot_be_copied():
+    class Locked(mx.metric.MSE):
+        def __deepcopy__(self, memo):
+            raise TypeError("it holds a lock")
+
+    one = Locked()
+    with pytest.raises(ValueError, match=r"cannot be copied \(it holds a lock\): make one for"):
+        rows_of((one, one))
+    rows_of((one, Locked()))
