@@ -5,7 +5,7 @@ import logging
 import gluon_svrg as gs
 import mxnet as mx
 import pytest
-from gluon_svrg.reporting.logger import NAME
+from gluon_svrg.run import LOGGER
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ class _WithoutPytest(list):
 @pytest.fixture
 def root_logger():
     """The root logger as it is without pytest; what a test does to the loggers is undone."""
-    loggers = [logging.getLogger(name) for name in (None, "gluon_svrg", NAME)]
+    loggers = [logging.getLogger(name) for name in (None, "gluon_svrg", LOGGER)]
     before = [(log, log.level, _WithoutPytest(), log.handlers) for log in loggers]
     for log, _, own, handlers in before:
         for handler in handlers:

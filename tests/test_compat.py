@@ -3,7 +3,6 @@
 import ctypes
 import importlib
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -311,77 +310,6 @@ def test_threads_without_a_loaded_mxnet(recwarn):
     _compat.use_every_core(environ, mxnet_is_loaded=False)
     assert environ["OMP_NUM_THREADS"] == str(CORES)
     assert not recwarn.list
-
-
-# As documents and recipes of version 0.1 named it, and one of each folder.
-@pytest.mark.parametrize(("old", "new"), _compat.MOVED.items())
-def test_a_module_is_still_found_by_its_name_of_0_1(old, new, monkeypatch):
-    monkeypatch.delitem(sys.modules, f"gluon_svrg.{old}", raising=False)
-    message = rf"gluon_svrg\.{old} is gluon_svrg\.{new} now: import it by that name"
-    with pytest.warns(DeprecationWarning, match=message) as warned:
-        module = importlib.import_module(f"gluon_svrg.{old}")
-    assert module is importlib.import_module(f"gluon_svrg.{new}")
-    assert module.__name__ == module.__spec__.name == f"gluon_svrg.{new}"
-    assert len(warned) == 1
-
-
-@pytest.mark.parametrize(
-    ("package", "old", "new"),
-    [
-        ("gluon_svrg", "LogHandler", "HistoryFileHandler"),
-        ("gluon_svrg.checkpoint", "Key", "CheckpointKey"),
-    ],
-)
-def test_a_public_name_of_0_7_is_still_found(package, old, new):
-    module = importlib.import_module(package)
-    message = f"^{re.escape(package)}.{old} is now called {new}: the old name will be removed"
-    with pytest.warns(DeprecationWarning, match=message):
-        assert getattr(module, old) is getattr(module, new)
-    assert old not in dir(module)
-
-
-@pytest.mark.parametrize(
-    ("old", "names"),
-    [
-        ("handlers.log", ["HistoryFileHandler", "TensorBoardHandler"]),
-        ("handlers.stopping", ["EarlyStoppingHandler", "TimeLimitHandler"]),
-    ],
-)
-def test_a_module_that_was_split_is_still_found(old, names, monkeypatch):
-    monkeypatch.delitem(sys.modules, f"gluon_svrg.{old}", raising=False)
-    with pytest.warns(DeprecationWarning, match=rf"gluon_svrg\.{old} is gluon_svrg\..* and "):
-        module = importlib.import_module(f"gluon_svrg.{old}")
-    assert [getattr(module, name) for name in names] == [getattr(gs, name) for name in names]
-
-
-def test_a_linear_model_is_found_by_its_module_of_0_7(monkeypatch):
-    """Pickles name it."""
-    import provenglm
-
-    monkeypatch.delitem(sys.modules, "gluon_svrg.linear.estimators", raising=False)
-    message = r"gluon_svrg\.linear\.estimators is provenglm\.estimators now"
-    with pytest.warns(DeprecationWarning, match=message):
-        model = pickle.loads(b"cgluon_svrg.linear.estimators\nSVRGRegressor\n.")
-    assert model is provenglm.estimators.SVRGRegressor
-    with pytest.warns(DeprecationWarning, match=r"is provenglm\.cross_validation"):
-        model = pickle.loads(b"cgluon_svrg.linear.cross_validation.cv\nSVRGClassifierCV\n.")
-    assert model is provenglm.SVRGClassifierCV
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'gluon_svrg\.linear\.other'"):
-        importlib.import_module("gluon_svrg.linear.other")
-
-
-def test_what_the_how_to_of_0_1_imports(tmp_path):
-    """In a file of its own: the warning names the user's line."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "from gluon_svrg.history import MEASURED\n"
-        "import gluon_svrg\n"
-        "assert gluon_svrg.history.MEASURED is gluon_svrg.reporting.history.MEASURED is MEASURED\n"
-        "print(gluon_svrg.monitor.Monitor is gluon_svrg.Monitor)\n"
-    )
-    result = python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
-    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
-    assert f"{script}:1: DeprecationWarning: gluon_svrg.history is gluon_svrg.run" in result.stderr
 
 
 def test_names_that_never_were_are_not_found():

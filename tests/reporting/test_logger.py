@@ -18,13 +18,13 @@ import problems
 import pytest
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.reporting.logger import (
-    NAME,
     ConsoleHandler,
     get_logger,
     redirect_to_tqdm,
     suppress_info,
 )
 from gluon_svrg.reporting.verbosity import check_verbose
+from gluon_svrg.run import LOGGER
 from tqdm import tqdm
 
 INFO, WARNING = logging.INFO, logging.WARNING
@@ -73,7 +73,7 @@ def test_a_line_is_seen_once_whoever_has_configured_what(root_logger, capsys):
     """No handler, a stream at the root, a file at the root, a stream at one of the loggers."""
     fit()
     assert epochs(capsys.readouterr().out) == ["epoch 0"]
-    for name in (None, "gluon_svrg", NAME):
+    for name in (None, "gluon_svrg", LOGGER):
         logger, text = logging.getLogger(name), io.StringIO()
         handler = logging.StreamHandler(sys.stderr)
         logger.addHandler(handler)
@@ -167,7 +167,7 @@ def test_a_quiet_run_that_fails_is_loud_afterwards(root_logger, capsys):
 
     with pytest.raises(KeyError):
         fit([Fail()], verbose=0)
-    assert logging.getLogger(NAME).filters == []
+    assert logging.getLogger(LOGGER).filters == []
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_handlers_of_the_terminal_write_above_the_bars_and_stay(root_logger, cap
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(WARNING)
     root_logger.addHandler(handler)
-    logger = logging.getLogger(NAME)
+    logger = logging.getLogger(LOGGER)
     with tqdm(total=2, file=sys.stderr, ncols=40, desc="bar") as bar, redirect_to_tqdm(logger):
         bar.update()
         assert root_logger.handlers == [handler]  # with its level, formatter and filters
