@@ -74,10 +74,10 @@ class FitLoop:
         self._watch = StallDetector()
         self.stops = StopRequests(estimator, handlers)
         self.roll_back_because: str | None = None
-        self._is_first_batch = estimator.workers.are_several
+        self._is_first_batch = estimator.workers.is_distributed
         self._first_losses: list[Any] | None = None  # read at the end, without waiting
         # This package's handlers request nothing there; a request of a user's counts at once.
-        self._asks_after_safe_points = estimator.workers.are_several and any(
+        self._asks_after_safe_points = estimator.workers.is_distributed and any(
             not type(handler).__module__.startswith("gluon_svrg.")
             for handler in handlers.for_event("safe_point")
         )
@@ -189,7 +189,7 @@ class FitLoop:
         """End the epoch, also one that was cut short."""
         estimator = self._estimator
         is_whole = estimator.stop_reason is None
-        if estimator.workers.are_several:
+        if estimator.workers.is_distributed:
             check_equal_weights(estimator)
         answer = self._synchronize("epoch end", self._notify_epoch_end(is_whole))
         if self.roll_back_because is not None:

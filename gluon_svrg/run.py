@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 
@@ -122,12 +122,12 @@ class RunWithPosition:
     figures: dict[str, Any]
     handlers: Iterable[EventHandler]
     verbose: Verbose = "auto"
-    workers: Workers = Single()
+    workers: Workers = SingleProcess()
     batch_axis: int = 0
 
     def should_stop_together(self, label: str) -> bool:
         """Return whether a stop was requested on any worker; all workers call this together."""
-        return self.workers.any(self.stop_requested, label)
+        return self.workers.all_any(self.stop_requested, label)
 
     @property
     def stop_requested(self) -> bool:

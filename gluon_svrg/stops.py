@@ -40,7 +40,7 @@ class StopRequests:
     def __init__(self, run: Run, handlers: Iterable[EventHandler]) -> None:
         self._run = run
         self._workers = run.workers
-        self._is_single_process = not run.workers.are_several
+        self._is_single_process = not run.workers.is_distributed
         self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
         self.reason: StopReason | None = None
         self._noted: StopReason | None = None  # on this worker; the others may not know it yet
@@ -68,7 +68,7 @@ class StopRequests:
     def is_requested_anywhere(self, label: str) -> bool:
         """Return whether a stop was requested on any worker; all workers call this together."""
         progress.beat()
-        return self._workers.any(self.is_requested(), label)
+        return self._workers.all_any(self.is_requested(), label)
 
     def stop_check(self) -> Callable[[], bool]:
         """Return a function that says whether to abort a long pass that begins now.
@@ -82,7 +82,7 @@ class StopRequests:
         def is_to_abort() -> bool:
             self.poll_handlers()
             progress.beat()
-            return self._workers.any(
+            return self._workers.all_any(
                 self._number > known, f"batch {next(numbers)} of the evaluation"
             )
 
@@ -110,7 +110,7 @@ class StopRequests:
             return answer, roll_back
         self.poll_handlers()
         noted = None if self._noted is None else self._noted.name
-        votes = self._workers.gather_plain([noted, answer, roll_back], label)
+        votes = self._workers.all_gather_object([noted, answer, roll_back], label)
         reasons, answers, roll_backs = zip(*votes, strict=True)
         name = next(filter(None, reasons), None)
         if name is not None:
