@@ -49,7 +49,7 @@ from gluon_svrg.settings import Settings, class_of, settings_of
 from gluon_svrg.stops import StopRequests
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
-from gluon_svrg.workers.process import is_started_again
+from gluon_svrg.workers.process import is_restart
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 _Resume: TypeAlias = str | PathLike[str] | None
@@ -184,7 +184,7 @@ class Estimator(mx_estimator.Estimator, Run):
         )
         self.logger = get_logger()
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-        if trainer is None and current().are_several:
+        if trainer is None and current().is_distributed:
             self.trainer = SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.001})
         self.workers = self.trainer.workers if isinstance(self.trainer, SVRGTrainer) else current()
         if cpu_tuning and all(ctx.device_type.startswith("cpu") for ctx in self.context):
@@ -460,14 +460,14 @@ class Estimator(mx_estimator.Estimator, Run):
         self, data: TrainingData, val_data: Iterable[object] | None, resume: _Resume
     ) -> TrainingData:
         """Synchronize the workers, and find the checkpoint; return this worker's data."""
-        if self.workers.are_several:
+        if self.workers.is_distributed:
             data = self._synchronize_start(data, val_data)
         folders = checkpoint_directories(self.handlers)
         resume = self._resolve_resume(resume, folders)
         self.resumed_from = find_checkpoint(resume, folders, self.logger, self.workers)
         if self.resumed_from is None:
             warn_of_leftover_value(self, self.handlers)
-        elif self.workers.are_several:
+        elif self.workers.is_distributed:
             broadcast_weights(self, data.first_batches(1)[0])
         return data
 
@@ -502,7 +502,7 @@ class Estimator(mx_estimator.Estimator, Run):
         check_same_setup(self, settings)
         broadcast_rng(workers)
         self.data = data = shard(data, workers, self.batch_axis)
-        trainer.synchronize(self.net, again=True)
+        trainer.synchronize(self.net, recheck=True)
         self.logger.info(
             "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
         )
@@ -518,7 +518,7 @@ class Estimator(mx_estimator.Estimator, Run):
 
     def _resolve_resume(self, resume: _Resume, folders: Sequence[Path]) -> _Resume:
         """Return `resume`, or 'auto' if the launcher has restarted the job."""
-        if resume is not None or not folders or not is_started_again():
+        if resume is not None or not folders or not is_restart():
             return resume
         self.logger.info("restart detected: resuming from the newest checkpoint")
         return "auto"

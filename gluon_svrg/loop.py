@@ -66,10 +66,10 @@ class FitLoop:
         self._watch = StallDetector()
         self._stops = stops
         self.evaluations = EvaluationPhase(estimator, handlers)
-        self._is_first_batch = estimator.workers.are_several
+        self._is_first_batch = estimator.workers.is_distributed
         self._first_losses: list[Any] | None = None  # read at the end, without waiting
         # This package's handlers request nothing there; a request of a user's counts at once.
-        self._asks_after_safe_points = estimator.workers.are_several and any(
+        self._asks_after_safe_points = estimator.workers.is_distributed and any(
             not type(handler).__module__.startswith("gluon_svrg.")
             for handler in handlers.for_event("safe_point")
         )
@@ -222,7 +222,7 @@ class FitLoop:
         """Take the steps that are due, and evaluate; a safe point follows in a whole epoch."""
         estimator, position = self._estimator, self._estimator.position
         self._notify("steps_due")
-        if estimator.workers.are_several:
+        if estimator.workers.is_distributed:
             check_equal_weights(estimator)
         if position.phase is Phase.EVALUATING and not is_whole:
             return  # a stop has interrupted the evaluation after the last batch

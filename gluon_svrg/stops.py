@@ -61,7 +61,7 @@ class StopRequests:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._is_single_process = not workers.are_several
+        self._is_single_process = not workers.is_distributed
         self.reason: StopReason | None = None
         self._noted: StopReason | None = None  # on this worker; the others may not know it yet
         self._number = 0
@@ -117,7 +117,7 @@ class StopRequests:
             self.check_deadline()
             progress.beat()
             is_requested = self.is_requested() if includes_earlier else self._number > known
-            return self._workers.any(is_requested, f"batch {next(numbers)} of {what}")
+            return self._workers.all_any(is_requested, f"batch {next(numbers)} of {what}")
 
         return is_to_abort
 
@@ -145,7 +145,7 @@ class StopRequests:
         if self._is_single_process:
             return is_to_end, roll_back
         noted = None if self._noted is None else self._noted.name
-        votes = self._workers.gather_plain([noted, is_to_end, roll_back], label)
+        votes = self._workers.all_gather_object([noted, is_to_end, roll_back], label)
         reasons, answers, roll_backs = zip(*votes, strict=True)
         name = next(filter(None, reasons), None)
         if name is not None:

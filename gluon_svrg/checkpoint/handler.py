@@ -246,7 +246,7 @@ class CheckpointHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Warn again if the last checkpoint could not be written."""
         self._lock.release()
-        known = estimator.workers.of_first(
+        known = estimator.workers.broadcast_object(
             list(self._values.items()), "the checkpoints that are there"
         )
         self._values = _by_key(known)

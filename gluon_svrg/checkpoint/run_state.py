@@ -109,7 +109,7 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
     parts = parts_of(run)
     # The handlers first: a MetricHandler brings the metrics up to date.
     names = sorted(parts, key=lambda name: name != "handlers")
-    if not run.workers.are_several:
+    if not run.workers.is_distributed:
         states = {name: parts[name].state_dict() for name in names}
         files = _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
         return files, note
@@ -158,7 +158,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
 
 def manifest_info(run: Run) -> dict[str, Any]:
     """Return the entries of the manifest that describe the run: position, versions, workers."""
-    several = {"workers": run.workers.size} if run.workers.are_several else {}
+    several = {"workers": run.workers.size} if run.workers.is_distributed else {}
     lacks = {LACKS: "the control variate of a handler"} if _lacks_control_variate(run) else {}
     return {
         **several,

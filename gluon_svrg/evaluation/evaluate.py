@@ -137,7 +137,7 @@ def _data_of(run: Run, val_data: object, batch_axis: int) -> Any:
     check_initialized(run.val_net)
     if isinstance(run.trainer, SVRGTrainer):
         # Inside fit the weights are equal already.
-        run.trainer.synchronize(run.val_net, again=run.state.stops is None)
+        run.trainer.synchronize(run.val_net, recheck=run.state.stops is None)
     return shard(training_data(val_data, "val_data"), run.workers, batch_axis)
 
 

@@ -37,8 +37,8 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.optimizer.states import structural_names
 from gluon_svrg.svrg.trainer import SVRGTrainer
-from gluon_svrg.workers import Single, Workers
-from gluon_svrg.workers.gradients import agree_on_stale
+from gluon_svrg.workers import SingleProcess, Workers
+from gluon_svrg.workers.gradients import sync_stale_gradients
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -151,7 +151,7 @@ class GradientUpdateHandler(
         self.clip_value = clip_value
         self._batches = 0
         self._samples = 0  # of this worker
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._is_single_process = True
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: dict[gluon.Parameter, str] = {}
@@ -169,7 +169,7 @@ class GradientUpdateHandler(
         """Set ``grad_req`` to 'add', if a step has several batches."""
         self._batches = self._samples = 0
         self._workers = estimator.workers
-        self._is_single_process = not self._workers.are_several
+        self._is_single_process = not self._workers.is_distributed
         self._norm = None
         trained = trained_parameters(estimator.trainer)
         self._accumulated = {param: "add" for param in trained if param.grad_req == "add"}
@@ -307,7 +307,9 @@ class GradientUpdateHandler(
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
         samples = (
-            self._samples if self._is_single_process else self._workers.total(self._samples, "step")
+            self._samples
+            if self._is_single_process
+            else self._workers.all_sum(self._samples, "step")
         )
         self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)
@@ -342,7 +344,7 @@ class GradientUpdateHandler(
             if is_clipped and self._is_single_process:  # else the step does so
                 trainer.zero_stale_gradients()
             return
-        unused = agree_on_stale(trained_parameters(trainer), Single())
+        unused = sync_stale_gradients(trained_parameters(trainer), SingleProcess())
         if unused and is_on_kvstore:  # gluon.Trainer would take a step with a gradient of zero
             if not self.ignore_stale_grad:
                 raise ValueError(_UNUSED.format(unused[0].name))

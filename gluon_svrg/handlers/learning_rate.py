@@ -174,7 +174,7 @@ class AutoLearningRateHandler(
             measured = _measure_smoothness(estimator, linear, batches, meter, known)
             # The same on all workers, but for the last bits if their processors differ.
             self.smoothness = Smoothness(
-                *estimator.workers.of_first(list(measured), "measured curvature")
+                *estimator.workers.broadcast_object(list(measured), "measured curvature")
             )
             self.gradient_evaluations += meter.gradient_evaluations
         finally:
@@ -280,7 +280,7 @@ class _Batches(NamedTuple):
 
 def _undivided_data(run: Run) -> TrainingData:
     """Return the undivided training data, of which each worker has a part."""
-    if not run.workers.are_several:
+    if not run.workers.is_distributed:
         return run.data
     data = training_data(run.train_data)
     if not data.is_indexed:

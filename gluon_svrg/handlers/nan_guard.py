@@ -191,13 +191,15 @@ class NaNGuardHandler(
         self._begin += len(self._losses)
         self._losses, self._detector = [], NonFiniteDetector()
         workers, epoch = estimator.workers, estimator.position.epoch
-        gathered = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
+        gathered = workers.all_gather_object(
+            [batch, what], f"check for NaN before batch {self._begin}"
+        )
         findings = [
             (bad_batch, rank, what) for rank, (bad_batch, what) in enumerate(gathered) if what
         ]
         if findings:
             batch, rank, what = min(findings)
-            where = f" on worker {rank}" if workers.are_several else ""
+            where = f" on worker {rank}" if workers.is_distributed else ""
             self._act(
                 estimator,
                 f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)"

@@ -92,7 +92,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, Re
             signals = [signal.SIGINT, signal.SIGTERM]
             # In several workers MPICH has a handler of it, for jobs that go on after a failure.
             if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and (
-                estimator.workers.are_several or not _is_caught(signal.SIGUSR1)
+                estimator.workers.is_distributed or not _is_caught(signal.SIGUSR1)
             ):
                 signals.append(signal.SIGUSR1)
         for number in signals:

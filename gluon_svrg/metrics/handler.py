@@ -30,7 +30,7 @@ from gluon_svrg.metrics.sync import (
     update_with_contributions,
 )
 from gluon_svrg.metrics.update import update_metric, update_with_losses
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
@@ -89,7 +89,7 @@ class MetricHandler(
         self._waiting: list[Outputs] = []
         self._nbytes = 0
         self._has_worked = False
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._batch_axis = 0
         self._count = 0  # of batches since the metrics were reset
         self._period: int | None = None
@@ -131,7 +131,7 @@ class MetricHandler(
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Update the metrics, and stop watching for reads of them."""
         try:
-            if not self._workers.are_several:  # the others do something else now
+            if not self._workers.is_distributed:  # the others do something else now
                 self.flush()
         finally:
             self._stop_listening()
@@ -152,7 +152,7 @@ class MetricHandler(
 
     def flush(self) -> None:
         """Update the metrics with the outputs that were kept; on all workers together."""
-        if self._workers.are_several:
+        if self._workers.is_distributed:
             self._flush_together()
             return
         waiting, self._waiting, self._nbytes = self._waiting, [], 0
@@ -164,13 +164,13 @@ class MetricHandler(
 
     def flush_for_reader(self) -> None:
         """Update the metrics because one is read, unless that needs the other workers."""
-        if not self._workers.are_several:
+        if not self._workers.is_distributed:
             self.flush()
 
     def _flush_together(self) -> None:
         given = contribution(self.metrics, self._waiting, _update_merged)
         label = f"metrics after {self._count} batches"
-        contents = self._workers.gather(data_to_bytes(given), label)
+        contents = self._workers.all_gather_bytes(data_to_bytes(given), label)
         self._update_together([data_from_bytes(content) for content in contents])
 
     def _update_together(self, contributions: list[State]) -> State:
@@ -187,7 +187,7 @@ class MetricHandler(
     def _are_several(self, estimator: Run) -> bool:
         if isinstance(estimator, Run):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
-        return self._workers.are_several
+        return self._workers.is_distributed
 
     def _listen(self) -> None:
         self._waiting.clear()

@@ -27,7 +27,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.reporting.history import History
-from gluon_svrg.workers.process import is_started_again
+from gluon_svrg.workers.process import is_restart
 
 
 class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusiveTasks, RequiresRun):
@@ -118,7 +118,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
             raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
         is_new = estimator.resumed_from is None and not self._is_of(estimator.history)
         # A job that the launcher starts again may have got as far as the file, and no further.
-        is_its_own = self.overwrite or is_started_again()
+        is_its_own = self.overwrite or is_restart()
         if is_new and self.path.exists() and not is_its_own:
             raise FileExistsError(
                 f"the file {name!r} exists already and this run is a new one: give another path, "

@@ -138,7 +138,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
 
     def _add_up(self, estimator: Run) -> None:
         """Count the samples of all workers."""
-        self._add_samples(estimator.workers.gather_plain(self._own, "samples"))
+        self._add_samples(estimator.workers.all_gather_object(self._own, "samples"))
 
     def _add_samples(self, counts: list[int]) -> int:
         """Add the counts of all workers; return the samples of the epoch so far."""
@@ -174,10 +174,10 @@ def _is_complete(estimator: Run) -> bool:
 
 def _row_of_first(row: dict[str, Any], workers: Workers) -> dict[str, Any]:
     """Return the first worker's row; what is no plain number or text in it stays each one's own."""
-    if not workers.are_several:
+    if not workers.is_distributed:
         return row
     plain = {name: value for name, value in row.items() if _is_plain(value)}
-    return {**row, **workers.of_first(plain, "row of the history")}
+    return {**row, **workers.broadcast_object(plain, "row of the history")}
 
 
 def _is_plain(value: object) -> bool:

@@ -316,7 +316,7 @@ class VarianceHandler(
             average=average,
         )
         # All workers use the first one's figures, since their processors may round differently.
-        record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
+        record = VarianceRecord(**estimator.workers.broadcast_object(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
             "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficients, about %.2f)",
@@ -436,4 +436,4 @@ def _num_samples(batch: object, estimator: Run) -> int:
     """Return the number of samples of a batch, on all workers."""
     data = next(iter(tree_leaves(batch)), None)
     samples = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
-    return int(estimator.workers.total(samples, "samples of a batch"))
+    return int(estimator.workers.all_sum(samples, "samples of a batch"))

@@ -115,7 +115,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
         )
     check_data(data, "data")
     _mxnet.check_kind(estimator.net)
-    if estimator.workers.are_several:
+    if estimator.workers.is_distributed:
         raise ValueError(
             f"{what} tries its steps in one process, and there are {estimator.workers.size} "
             "workers: call it in a script of its own, without mpiexec, and set what it finds"
