@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
-from gluon_svrg.arguments import check_integer, explains_unknown, renamed_attribute
+from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.batch.prediction import predict
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
 from gluon_svrg.checkpoint.storage import Checkpoint
+from gluon_svrg.class_names import class_path
 from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
@@ -43,7 +44,7 @@ from gluon_svrg.reporting.result import FitResult
 from gluon_svrg.reporting.text_table import PrintedText
 from gluon_svrg.reporting.verbosity import check_verbose, evaluation_bar
 from gluon_svrg.run import Position, RunWithPosition, StopReason, Verbose
-from gluon_svrg.settings import Settings, class_of, settings_of
+from gluon_svrg.settings import Settings, settings_of
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
 from gluon_svrg.workers.process import is_started_again
@@ -499,8 +500,6 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         """
         return (lambda: False) if self._loop is None else self._loop.stops.stop_check()
 
-    interruption = renamed_attribute("interruption", "stop_check")
-
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the current event, and continue from there.
 
@@ -666,10 +665,10 @@ def _configuration_of(estimator: Estimator) -> Settings:
     known = (param for param in params if param.shape is not None and has_shape(param))
     sizes = [math.prod(param.shape) for param in known]
     training = {
-        "network": class_of(estimator.net),
+        "network": class_path(estimator.net),
         "parameters": f"{sum(sizes):,}",
-        "trainer": class_of(estimator.trainer),
-        "optimizer": class_of(optimizer_of(estimator.trainer)),
+        "trainer": class_path(estimator.trainer),
+        "optimizer": class_path(optimizer_of(estimator.trainer)),
         "contexts": ", ".join(map(str, estimator.context)),
         "workers": estimator.workers.size,
     }

@@ -43,8 +43,7 @@ def set_rng_states(states: State) -> None:
     """Put back what :func:`collect_rng_states` returned."""
     np.random.set_state(states["numpy"])
     version, numbers, gauss = states["python"]
-    # Up to version 0.7 they were a tuple.
-    random.setstate((version, tuple(np.asarray(numbers).tolist()), gauss))
+    random.setstate((version, tuple(numbers.tolist()), gauss))
 
 
 def broadcast_rng_states(workers: Workers, label: str) -> None:

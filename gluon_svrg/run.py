@@ -86,7 +86,7 @@ class Position:
         self.heard = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the fields; without an empty `heard`, which version 0.2 does not know."""
+        """Return the fields; without an empty `heard`."""
         return {name: value for name, value in asdict(self).items() if name != "heard" or value}
 
 
