@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
@@ -28,6 +29,20 @@ def draw_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
     parallel = [mx.nd.random.uniform(shape=(4,), ctx=context) for context in contexts]
     plain = [mx.nd.random.shuffle(mx.nd.arange(64, ctx=context)) for context in contexts]
     return np.concatenate([array.asnumpy() for array in parallel + plain])
+
+
+def has_drawn_since(seed: Callable[[], None], contexts: list[mx.Context]) -> bool:
+    """Return whether MXNet has drawn random numbers since `seed` was called; call it again.
+
+    MXNet's generators cannot be read, but what they give next can: the same numbers now and after
+    the same seed mean that none was drawn. That holds on CPU; on other devices cuDNN draws from
+    generators of its own.
+    """
+    now = draw_random_numbers(contexts)
+    seed()
+    has_drawn = not np.array_equal(now, draw_random_numbers(contexts))
+    seed()
+    return has_drawn
 
 
 def collect_rng_states() -> dict[str, Any]:
