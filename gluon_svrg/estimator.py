@@ -19,6 +19,7 @@ from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.batch.prediction import predict
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
+from gluon_svrg.class_names import class_path
 from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
@@ -45,7 +46,7 @@ from gluon_svrg.reporting.result import FitResult
 from gluon_svrg.reporting.text_table import PrintedText
 from gluon_svrg.reporting.verbosity import check_verbose
 from gluon_svrg.run import Run, RunState, Value
-from gluon_svrg.settings import Settings, class_of, settings_of
+from gluon_svrg.settings import Settings, settings_of
 from gluon_svrg.stops import StopRequests
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
@@ -576,10 +577,10 @@ def _configuration_of(estimator: Estimator) -> Settings:
     known = (param for param in params if param.shape is not None and has_shape(param))
     sizes = [math.prod(param.shape) for param in known]
     training = {
-        "network": class_of(estimator.net),
+        "network": class_path(estimator.net),
         "parameters": f"{sum(sizes):,}",
-        "trainer": class_of(estimator.trainer),
-        "optimizer": class_of(optimizer_of(estimator.trainer)),
+        "trainer": class_path(estimator.trainer),
+        "optimizer": class_path(optimizer_of(estimator.trainer)),
         "contexts": ", ".join(map(str, estimator.context)),
         "workers": estimator.workers.size,
     }

@@ -89,13 +89,11 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar, cast
 
 from gluon_svrg._typing import State
-from gluon_svrg.arguments import renamed_attribute
 from gluon_svrg.run import Run
 from gluon_svrg.stops import Interrupted
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -509,10 +507,6 @@ class HandlerList:
         if interruption is not None:
             raise interruption
 
-    observer = renamed_attribute("observer", "interceptor")
-    hearing = renamed_attribute("hearing", "for_event")
-    notify_each = renamed_attribute("notify_each", "notify_safely")
-
     def describe(self) -> str:
         """Return the loop as text: each event, indented as it fires, with its handlers."""
         depth = {"train_begin": 0, "train_end": 0, "exception_raised": 0}
@@ -539,30 +533,3 @@ class HandlerList:
 def _priority(handler: EventHandler) -> float:
     # MXNet's handlers carry a priority or none: this attribute is part of their protocol.
     return float(getattr(handler, "priority", 0))
-
-
-# By the old name: the new name, and the old and the new name of its method.
-_RENAMED = {
-    "CatchesUp": ("ResumesInterrupted", "catch_up", "resume_interrupted"),
-    "DecidesAboutNaN": ("HandlesNonFinite", "report", "on_non_finite"),
-    "HasCompanions": ("RequiresHandlers", "companions", "required_handlers"),
-    "HasPasses": ("AddsPasses", "passes", "extra_passes"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return a class of handlers under its old name, with a DeprecationWarning."""
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new, old_method, method = _RENAMED[name]
-    warnings.warn(
-        f"gluon_svrg.events.{name} is now called {new}, and its method {old_method} {method}: the "
-        "old names will be removed",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-
-    def call_old_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, old_method)(*args, **kwargs)
-
-    return type(name, (globals()[new],), {method: call_old_method, "__module__": __name__})

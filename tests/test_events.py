@@ -68,9 +68,7 @@ def test_event_counts(duration, epochs, batches):
         "gradient_ready": batches,
         "batch_end": batches,
         # After each begin of an epoch, each batch; twice at the end of each whole epoch.
-        "safe_point": epochs
-        + batches
-        + 2 * (epochs if "epochs" in duration else (batches - 1) // 5),
+        "safe_point": epochs + batches + 2 * whole,
         "steps_due": epochs,
         "epoch_end": epochs,
         "train_end": 1,

@@ -64,8 +64,8 @@ def fit_handlers(
         defaults.append(ProgressHandler())
     if needs_epoch_begin(estimator.batch_processor):
         defaults.append(BatchProcessorStateHandler())
-    are_several = estimator.workers.is_distributed or len(estimator.context) > 1
-    if are_several and not _has(given, RunningStatisticsHandler):
+    has_copies = estimator.workers.is_distributed or len(estimator.context) > 1
+    if has_copies and not _has(given, RunningStatisticsHandler):
         defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())

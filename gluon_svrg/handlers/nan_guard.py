@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._mxnet import parameters_of, scales_losses, trained_parameters
-from gluon_svrg.arguments import check_integer, check_number, renamed
+from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.events import (
@@ -81,7 +81,6 @@ class NaNGuardHandler(
 
     state_key = "nan_guard"
 
-    @renamed(most_roll_backs="max_roll_backs")
     def __init__(
         self,
         action: str = "raise",
@@ -112,11 +111,6 @@ class NaNGuardHandler(
         self._detector = NonFiniteDetector()
         self._gradients: list[list[NDArray]] = []
         self._names: list[str] = []
-
-    @property
-    def most_roll_backs(self) -> int:
-        """The old name of `max_roll_backs`."""
-        return self.max_roll_backs
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""

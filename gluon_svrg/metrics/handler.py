@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, reason_of
-from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.encoding import data_from_bytes, data_to_bytes
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import with_axis
@@ -75,7 +74,6 @@ class MetricHandler(
 
     state_key = "metrics"
 
-    @renamed(most_batches="max_batches", most_bytes="max_bytes")
     def __init__(
         self,
         metrics: mx.metric.EvalMetric | list[mx.metric.EvalMetric],

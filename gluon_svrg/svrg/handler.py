@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.arguments import explains_unknown, renamed, renamed_attribute
+from gluon_svrg.arguments import explains_unknown
 from gluon_svrg.batch.backward import backward_of, shape_inference_of
 from gluon_svrg.data.sharding import shard
 from gluon_svrg.events import Order, Run, State
@@ -87,7 +87,6 @@ class SVRGHandler(
 
     state_key = "svrg"
 
-    @renamed(give_up_above="max_variance_ratio", look_again_every="recheck_every_n_epochs")
     @explains_unknown(
         alpha="coefficient",
         snapshot_freq="update_freq",
@@ -119,10 +118,6 @@ class SVRGHandler(
         self.criterion = PayoffCriterion(max_variance_ratio, recheck_every_n_epochs, stop_epoch)
         self.max_variance_ratio = max_variance_ratio
         self.recheck_every_n_epochs = recheck_every_n_epochs
-
-    give_up_above = renamed_attribute("give_up_above", "max_variance_ratio")
-    look_again_every = renamed_attribute("look_again_every", "recheck_every_n_epochs")
-    giving_up = renamed_attribute("giving_up", "criterion")
 
     @property
     def table(self) -> GradientTable | None:

@@ -529,7 +529,8 @@ def test_what_is_there_already(tmp_path):
 
 
 def test_what_a_process_that_died_has_left_goes(tmp_path):
-    (tmp_path / f".epoch-7-batch-21.{os.getpid()}.tmp").mkdir()
+    host = os.uname().nodename.replace(".", "_")
+    (tmp_path / f".epoch-7-batch-21.{host}.{os.getpid()}-01234567-0.tmp").mkdir()
     fit(gs.CheckpointHandler(tmp_path), epochs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-1-batch-3"]
 
