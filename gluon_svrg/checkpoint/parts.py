@@ -26,7 +26,6 @@ from gluon_svrg._mxnet import (
 )
 from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
-from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
 from gluon_svrg.events import Run, State
 from gluon_svrg.metrics.setup import renamed_metrics
 from gluon_svrg.metrics.state import all_metrics, metric_state, set_metric_state
@@ -416,9 +415,7 @@ class PositionPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Set the position of the run."""
-        position = Position(**state)
-        position.heard = [RENAMED_HANDLERS.get(name, name) for name in position.heard]
-        self._run.position = position
+        self._run.position = Position.from_state(state)
 
 
 class HistoryPart(Part):
@@ -446,6 +443,8 @@ class HistoryPart(Part):
             "history": list(self._run.history),
             "figures": self._run.figures,
             "last_evaluation": self._run.last_evaluation,
+            "evaluated_at": self._run.state.evaluated_at,
+            "evaluated_at_batch": self._run.state.evaluated_at_batch,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -456,6 +455,8 @@ class HistoryPart(Part):
         self._run.history[:] = [_renamed(row, names) for row in rows]
         self._run.figures = state["figures"]
         self._run.last_evaluation = _renamed(state["last_evaluation"], names)
+        self._run.state.evaluated_at = state["evaluated_at"]
+        self._run.state.evaluated_at_batch = state["evaluated_at_batch"]
 
 
 class MetricsPart(Part):

@@ -17,7 +17,7 @@ from gluon_svrg.rng import (
     set_rng_states,
     worker_seed,
 )
-from gluon_svrg.run import Position
+from gluon_svrg.run import Phase, Position
 from gluon_svrg.workers import Single, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for
@@ -168,4 +168,5 @@ def _updated_states(states: State) -> dict[str, Any]:
 
 
 def _begin_of_epoch(position: Position) -> Position:
-    return Position(position.epoch, position.batch - position.batch_in_epoch, 0, True)
+    begin = position.batch - position.batch_in_epoch
+    return Position(position.epoch, begin, 0, Phase.TRAINING)

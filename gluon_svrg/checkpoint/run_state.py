@@ -31,7 +31,7 @@ from gluon_svrg._compat import version
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays import params
 from gluon_svrg.arrays.encoding import decode, encode, from_bytes, to_bytes
-from gluon_svrg.checkpoint import version_0_1
+from gluon_svrg.checkpoint import version_0_1, version_0_8
 from gluon_svrg.checkpoint.handler_states import handlers_part, random_state_part
 from gluon_svrg.checkpoint.parts import (
     DataPart,
@@ -266,7 +266,9 @@ def _read_states(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
         states: State = decode(meta["state"], arrays, mx.cpu())
         if checkpoint.manifest["format"] == version_0_1.RUN_FORMAT:
             states = version_0_1.run_states(states, run.handlers)
-        Position(**states["position"])
+        if checkpoint.manifest["format"] == version_0_8.FORMAT:
+            states = version_0_8.translated(states)
+        Position.from_state(states["position"])
     with _reading(checkpoint, NET):
         weights = params.from_bytes(checkpoint.files[NET])
     with _reading(checkpoint, TRAINER):

@@ -11,9 +11,6 @@ RANDOM_STATE = "random_state"
 SVRG = "svrg"
 """The key of the SVRGHandler, whose state has the control variate."""
 
-RENAMED_HANDLERS = {"LogHandler": "HistoryFileHandler"}
-"""The new name of each handler class that checkpoints of earlier versions name in `heard`."""
-
 _PACKAGE = __name__.partition(".")[0]
 
 

@@ -26,7 +26,7 @@ from gluon_svrg.files import (
     write_through,
 )
 
-FORMAT = 4
+FORMAT = 5
 """The number of the format that is written.
 
 1 is version 0.1's. Up to version 0.7 one process wrote 2, and several workers 3; Python's random

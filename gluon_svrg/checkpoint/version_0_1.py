@@ -23,7 +23,7 @@ HANDLERS = {
     "gluon_svrg.handlers.stopping.EarlyStoppingHandler": "early_stopping",
     "gluon_svrg.svrg.handler.SVRGHandler": "svrg",
     "gluon_svrg.handlers.update.GradientUpdateHandler": "accumulation",
-    "gluon_svrg.handlers.validation.ValidationHandler": "gluon_svrg.ValidationHandler",
+    "gluon_svrg.evaluation.handler.ValidationHandler": "gluon_svrg.ValidationHandler",
     "gluon_svrg.svrg.variance_handler.VarianceHandler": "variance",
     **{
         f"mxnet.gluon.contrib.estimator.event_handler.{name}": f"mxnet.{name}"

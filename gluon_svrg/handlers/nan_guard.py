@@ -17,13 +17,14 @@ from gluon_svrg.events import (
     HandlesNonFinite,
     NotFiniteError,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.stops import StopReason
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -42,6 +43,7 @@ class NaNGuardHandler(
     ExceptionRaised,
     HandlesNonFinite,
     Stateful,
+    RequiresRun,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
 
@@ -118,7 +120,6 @@ class NaNGuardHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        require_estimator(self, estimator)
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)

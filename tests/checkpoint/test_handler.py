@@ -23,7 +23,8 @@ from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.storage import CheckpointKey
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EpochBegin, EpochEnd
-from gluon_svrg.run import Position, StopReason
+from gluon_svrg.run import Position
+from gluon_svrg.stops import StopReason
 from gluon_svrg.workers import Single
 from mxnet import gluon
 from mxnet.gluon import nn
