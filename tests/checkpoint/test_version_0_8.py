@@ -49,7 +49,6 @@ def test_a_run_continues_to_the_same_bits(name, checkpoint, contexts, evaluation
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_run_continues_between_two_evaluations_of_the_same_weights(tmp_path):
     """The one after the epoch's last batch was interrupted, that of the epoch's end not begun."""
     found, whole = resumed(
