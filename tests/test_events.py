@@ -120,7 +120,7 @@ CELLS = [
         (event, stop, [*rest, "epoch_end", "train_end"], StopReason.REQUESTED)
         for event, rest in REST_OF_BATCH.items()
     ),
-    # Heard once more: whoever writes a last checkpoint is to know that it is the last.
+    # Heard once more: a handler that writes a last checkpoint must know that it is the last.
     # Before its first batch, there is no epoch to end.
     ("safe_point", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
     ("train_begin", stop, ["train_end"], StopReason.REQUESTED),

@@ -122,7 +122,8 @@ ROWS_BESIDE_A_PART = 250
 nothing. Doubled: file of bytes: 1.24 of the passes."""
 
 LARGER_PART = 16
-"""A part is worth reading if it has this many times the sample's rows. Halved or doubled: nothing."""
+"""A part is worth reading if it has this many times the sample's rows. Halved or doubled:
+nothing."""
 
 
 # The metric of a sample's Hessian.

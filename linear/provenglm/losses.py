@@ -18,7 +18,7 @@ from provenglm.arguments import check_finite
 from provenglm.types import NumPyArray
 
 OFFSET_OF_FLOAT32 = 30.0
-"""Float32 is not used beyond a mean of this many standard deviations: it loses one to two digits."""
+"""Float32 is not used for means beyond this many standard deviations: it loses up to 2 digits."""
 
 _LEAST_CURVATURE = 1e-3
 """In a Hessian, of samples on the straight part of Huber's loss."""

@@ -317,10 +317,10 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
 def sample_size(n: int, p: int, outputs: int) -> int:
     """Return how many rows the Hessian's sample has.
 
-    With this number the Hessian costs half as much as a pass: in BLAS, a multiplication of a product of
-    matrices costs a 32nd of one of a pass over rows for a single output, which waits for memory. At
-    least 20 rows per feature, 10 where 20 would cost three passes; at most 1,000, and a quarter of
-    the rows.
+    With this number the Hessian costs half as much as a pass: in BLAS, a multiplication of a
+    product of matrices costs a 32nd of one of a pass over rows for a single output, which waits for
+    memory. At least 20 rows per feature, 10 if 20 would cost three passes; at most 1,000, and a
+    quarter of the rows.
     """
     like_a_pass = constants.SAMPLE_OF_A_PASS * n / (p * outputs)
     least = constants.ROWS_OF_A_FEATURE * p

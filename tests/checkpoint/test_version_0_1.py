@@ -21,7 +21,7 @@ FILES = Path(__file__).parents[1] / "data" / "version_0_1"
 
 
 def resumed(kind, checkpoint, tmp_path, *extra):
-    """Go on from a checkpoint of version 0.1.0; return the Estimator at the run's end."""
+    """Continue from a checkpoint of version 0.1.0; return the Estimator at the run's end."""
     folder = tmp_path / kind
     shutil.copytree(FILES / kind, folder)
     estimator, data = getattr(exact_runs, f"{kind}_estimator")()
@@ -128,8 +128,8 @@ def test_every_state_arrives_in_its_handler(kind, tmp_path):
         own = ours.pop(paths.get(name, version_0_1.HANDLERS[name]))
         if name.endswith(".SVRGHandler"):
             check_counts(state, saved["position"])
-            # To compute the table again moves the snapshot's running statistics, which nobody
-            # reads.
+            # Computing the table again moves the snapshot's running statistics, which are never
+            # read.
             own, state = (
                 without_running_statistics(s, estimator.net) for s in (own, as_it_is_now(state))
             )

@@ -3,7 +3,7 @@
     python tests/upstream/one_script.py lenet.md --classes ours --steps 4 --record steps.json
 
 A script is a Python file, a notebook, or a page of Markdown with fenced code. It runs as it is, in
-an empty folder, until it has taken so many steps of a Trainer. After each step the digest of every
+an empty folder, until it has taken a given number of steps of a Trainer. After each step the digest of every
 parameter on every device is kept. ``run.py`` compares what two runs have kept.
 
 Around the script: the same seeds, matplotlib without a window, data loaders without processes of

@@ -219,7 +219,9 @@ def changed(path: str, was: Stamp, reason: str = "", now: Stamp | None = None) -
         what = "was written to or replaced"
     else:
         what = f"cannot be read ({reason})"
-    return OSError(f"{path} {what} since it was opened: do not change it during a fit, and call fit again")
+    return OSError(
+        f"{path} {what} since it was opened: do not change it during a fit, and call fit again"
+    )
 
 
 class _Reader:

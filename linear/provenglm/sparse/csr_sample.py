@@ -24,8 +24,8 @@ def size(features: csr_array, outputs: int, size_of_dense: int) -> int:
     """Return the rows of a Hessian's sample.
 
     The number is that for dense data if they fit, or the number with which the Hessian costs as
-    much as a pass, and at least 10 per feature: SciPy's products take 10 ns for a pair of numbers of a row, and
-    a pass 6 ns for each of them and 20 ns for the row (measured).
+    much as a pass, and at least 10 per feature. SciPy's products take 10 ns for a pair of numbers
+    of a row, and a pass 6 ns for each of them and 20 ns for the row (measured).
     """
     n, p = features.shape
     if not is_sparser(features):
