@@ -267,7 +267,7 @@ EDITS = {
     ("part", "edit"),
     [pytest.param(part, edit, id=name) for part in EDITS for name, edit in EDITS[part].items()],
 )
-def test_a_generators_state_that_somebody_has_edited(part, edit, tmp_path):
+def test_an_edited_state_of_a_generator(part, edit, tmp_path):
     """It raised TypeError or OverflowError, which are no sentence about the checkpoint."""
     handlers = [gs.SVRGHandler()] if part == "handlers" else []
     fit(tmp_path, 1, handlers=handlers)
