@@ -29,7 +29,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.metrics.setup import LOSS, is_loss
 from gluon_svrg.reporting.history import to_python_number
-from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import StopReason
 from gluon_svrg.stalls import StallDetector
 from gluon_svrg.stops import BATCH_END, StopRequests
@@ -149,13 +149,11 @@ class FitLoop:
         estimator = self._estimator
         # Before the event, so that handlers see the data of this epoch.
         batches = self._open_batches()
-        rng_states = collect_rng_states()
         estimator.position.begin_epoch()
         try:
-            self._notify("epoch_begin")
+            with restoring_rng_on(Interrupted):
+                self._notify("epoch_begin")
         except Interrupted:
-            # As if it had not begun: after a resume the full pass draws the same random numbers.
-            set_rng_states(rng_states)
             estimator.position.is_in_epoch = False
         else:
             self._batches = batches

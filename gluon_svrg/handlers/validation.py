@@ -17,7 +17,7 @@ from gluon_svrg.events import (
     ResumesInterrupted,
     Run,
 )
-from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import require_estimator
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -131,15 +131,11 @@ class ValidationHandler(mx_estimator.ValidationHandler, ResumesInterrupted):
 
     def _evaluate(self, estimator: Run) -> dict[str, float]:
         """Evaluate; if a stop interrupts it, restore the random states and raise Interrupted."""
-        rng_states = collect_rng_states()
         given = self.event_handlers
         given = [given] if isinstance(given, EventHandler) else list(given or ())
-        try:
+        with restoring_rng_on(Interrupted):
             handlers = [_StopCheck(estimator.stop_check()), *given]
             return estimator.evaluate(self.val_data, estimator.batch_axis, handlers)
-        except Interrupted:
-            set_rng_states(rng_states)
-            raise
 
 
 class _StopCheck(BatchBegin, BatchEnd):

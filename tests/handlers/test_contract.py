@@ -15,7 +15,6 @@ import pytest
 from gluon_svrg import events
 from gluon_svrg.arrays.encoding import decode, from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.random_state import HasRandomState
 from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.reporting.history import MEASURED
@@ -84,7 +83,7 @@ EVENT_CLASSES = {
     *(Stateful, events.EventHandler),
     *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
     events.InsteadOfGradientReady,
-    *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
+    *(HasCheckpoints, events.HasExclusiveTasks),
     *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
 }
 
