@@ -82,7 +82,7 @@ def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
         Other settings that must be equal: plain data by name.
     """
     local = {**_versions(), **settings, **_run_settings(run)}
-    all_workers = run.workers.gather_plain(local, "start of fit")
+    all_workers = run.workers.all_gather_object(local, "start of fit")
     first = all_workers[0]
     for rank, other in enumerate(all_workers):
         for name in (*first, *other):
@@ -128,7 +128,7 @@ def check_equal_weights(run: Run) -> None:
     """
     trained = _mxnet.trained_parameters(run.trainer)
     checksums = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
-    first, *others = run.workers.gather_plain(checksums, "weights at the end of an epoch")
+    first, *others = run.workers.all_gather_object(checksums, "weights at the end of an epoch")
     for rank, other in enumerate(others, 1):
         for param, expected, actual in zip(trained, first, other, strict=True):
             if expected != actual:

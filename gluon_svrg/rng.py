@@ -124,7 +124,7 @@ def broadcast_rng_states(workers: Workers, label: str) -> None:
     kind, keys, *rest = own["numpy"]
     version, numbers, gauss = own["python"]
     given = [[str(kind), keys.tolist(), *rest], [version, numbers.tolist(), gauss]]
-    (kind, keys, *rest), python_state = workers.of_first(given, label)
+    (kind, keys, *rest), python_state = workers.broadcast_object(given, label)
     numpy_state = (kind, np.array(keys, "uint32"), *rest)
     set_rng_states({"numpy": numpy_state, "python": python_state})
 

@@ -20,7 +20,6 @@ from gluon_svrg.events import EventHandler, Run
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.schedules import NamedSchedule
 from mxnet import gluon
-from mxnet.gluon.contrib.estimator import StoppingHandler
 from mxnet.lr_scheduler import LRScheduler
 
 Settings: TypeAlias = dict[str, dict[str, Any]]
@@ -59,8 +58,6 @@ def settings_of(run: Run) -> Settings:
         settings[name] = {"class": class_path(block)}
         settings[name] |= {k.lstrip("_"): v for k, v in _plain_in(vars(block), _NAMES).items()}
     for handler in run.handlers:
-        if isinstance(handler, StoppingHandler):
-            continue  # each fit creates one, from `epochs` or `batches`
         kind, arguments = _settings_of_handler(handler)
         name, number = kind, 2
         while name in settings:

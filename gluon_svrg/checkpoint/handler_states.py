@@ -12,7 +12,7 @@ from gluon_svrg.checkpoint.parts import Part
 from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, state_key
 from gluon_svrg.checkpoint.worker_files import replace_reductions
 from gluon_svrg.events import EventHandler, Run, State, Stateful
-from gluon_svrg.run import StopReason
+from gluon_svrg.stops import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -167,7 +167,7 @@ _COUNTERS = (
         ("current_batch", "current_epoch"),
         _forget_that_it_has_stopped,
     ),
-    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch", "is_due")),
+    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch")),
     _Counters(
         mx_estimator.LoggingHandler,
         ("batch_index", "current_epoch", "processed_samples"),

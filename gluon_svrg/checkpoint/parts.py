@@ -399,7 +399,7 @@ class PositionPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Set the position of the run."""
-        self._run.position = Position(**state)
+        self._run.position = Position.from_state(state)
 
 
 class HistoryPart(Part):
@@ -427,6 +427,8 @@ class HistoryPart(Part):
             "history": list(self._run.history),
             "figures": self._run.figures,
             "last_evaluation": self._run.last_evaluation,
+            "evaluated_at": self._run.state.evaluated_at,
+            "evaluated_at_batch": self._run.state.evaluated_at_batch,
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -434,6 +436,8 @@ class HistoryPart(Part):
         self._run.history[:] = state["history"]
         self._run.figures = state["figures"]
         self._run.last_evaluation = state["last_evaluation"]
+        self._run.state.evaluated_at = state["evaluated_at"]
+        self._run.state.evaluated_at_batch = state["evaluated_at_batch"]
 
 
 class MetricsPart(Part):

@@ -14,6 +14,7 @@ from gluon_svrg.events import (
     EpochBegin,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     SafePoint,
     State,
@@ -27,15 +28,17 @@ from gluon_svrg.rng import (
     set_rng_states,
     worker_seed,
 )
-from gluon_svrg.run import Position, require_estimator
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.run import Phase, Position
+from gluon_svrg.workers import SingleProcess, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for
 
 _CPU = ("cpu", "cpu_pinned")
 
 
-class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasExclusiveTasks):
+class RandomStateHandler(
+    TrainBegin, EpochBegin, SafePoint, Stateful, HasExclusiveTasks, RequiresRun
+):
     """After a resume, draw the random numbers that a run without interruption would draw.
 
     The Estimator adds it to runs with a CheckpointHandler. The states of NumPy's and Python's
@@ -59,7 +62,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasExclusi
 
     def __init__(self, priority: float = Order.LAST) -> None:
         self.priority = float(priority)
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._seed = 0
         self._is_needed = False  # whether batches draw, as far as is known
         self._at_epoch_begin: dict[str, Any] = {}
@@ -72,11 +75,10 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasExclusi
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run, the same on all workers."""
-        require_estimator(self, estimator)
         self._is_loaded = False
         self._workers = estimator.workers
         drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
-        self._seed = self._workers.of_first(drawn, "the seed of a run")
+        self._seed = self._workers.broadcast_object(drawn, "the seed of a run")
         self._is_needed = any(context.device_type not in _CPU for context in estimator.context)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +92,7 @@ class RandomStateHandler(TrainBegin, EpochBegin, SafePoint, Stateful, HasExclusi
         is_power_of_two = done & (done - 1) == 0
         if is_batch and is_power_of_two and not self._is_needed:
             have_drawn = self._have_drawn(position, estimator.context)
-            self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
+            self._is_needed = self._workers.all_any(have_drawn, "a look at random numbers")
         if self._is_needed or not is_batch:
             self._seed_mxnet(position)
 
@@ -160,4 +162,5 @@ def replaying(run: Run) -> AbstractContextManager[None]:
 
 
 def _begin_of_epoch(position: Position) -> Position:
-    return Position(position.epoch, position.batch - position.batch_in_epoch, 0, True)
+    begin = position.batch - position.batch_in_epoch
+    return Position(position.epoch, begin, 0, Phase.TRAINING)

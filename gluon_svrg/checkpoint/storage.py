@@ -26,7 +26,7 @@ from gluon_svrg.files import (
     write_through,
 )
 
-FORMAT = 4
+FORMAT = 5
 """The number of the format that is written."""
 
 OLDEST_FORMAT = 4

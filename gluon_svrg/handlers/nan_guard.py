@@ -17,13 +17,14 @@ from gluon_svrg.events import (
     HandlesNonFinite,
     NotFiniteError,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.stops import StopReason
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -42,6 +43,7 @@ class NaNGuardHandler(
     ExceptionRaised,
     HandlesNonFinite,
     Stateful,
+    RequiresRun,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
 
@@ -112,7 +114,6 @@ class NaNGuardHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        require_estimator(self, estimator)
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)
@@ -184,13 +185,15 @@ class NaNGuardHandler(
         self._begin += len(self._losses)
         self._losses, self._detector = [], NonFiniteDetector()
         workers, epoch = estimator.workers, estimator.position.epoch
-        gathered = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
+        gathered = workers.all_gather_object(
+            [batch, what], f"check for NaN before batch {self._begin}"
+        )
         findings = [
             (bad_batch, rank, what) for rank, (bad_batch, what) in enumerate(gathered) if what
         ]
         if findings:
             batch, rank, what = min(findings)
-            where = f" on worker {rank}" if workers.are_several else ""
+            where = f" on worker {rank}" if workers.is_distributed else ""
             self._act(
                 estimator,
                 f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)"

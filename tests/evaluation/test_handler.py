@@ -33,7 +33,7 @@ def fit(capsys, epochs=3, **periods):
         ({}, 3, [True, True, True]),
         ({"every_n_epochs": 2}, 1, [False, True, False]),
         ({"every_n_epochs": None, "every_n_batches": 7}, 2, [False, True, True]),
-        ({"every_n_batches": 5}, 6, [True, True, True]),
+        ({"every_n_batches": 5}, 3, [True, True, True]),
     ],
 )
 def test_when(root_logger, capsys, periods, evaluations, rows):
