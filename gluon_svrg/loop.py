@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, full_data, has_shape, storage_types, trained_parameters
 from gluon_svrg.batch.processor import fit_batch, outputs_of_batch
-from gluon_svrg.checkpoint.parts import frozen_parameters
+from gluon_svrg.checkpoint.network_state import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
 from gluon_svrg.checkpoint.storage import Checkpoint
