@@ -373,7 +373,7 @@ def test_a_manifest_of_another_form(forgery, folder):
     [
         (
             storage.FORMAT + 1,
-            "a later version (9.8), and this version reads up to format 4",
+            f"a later version (9.8), and this version reads up to format {storage.FORMAT}",
         ),
         (storage.OLDEST_FORMAT - 1, "an earlier version (9.8), and this version reads from"),
     ],
@@ -416,7 +416,7 @@ def test_what_is_written(tmp_path):
         "bytes": 256,
         "sha256": hashlib.sha256(files["b"]).hexdigest(),
     }
-    assert (manifest["format"], manifest["position"]) == (4, {"epoch": 3})
+    assert (manifest["format"], manifest["position"]) == (storage.FORMAT, {"epoch": 3})
     assert storage.read(path) == Checkpoint(path, CheckpointKey(12, 3, True), manifest, files)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     with pytest.raises(FileExistsError, match=r"the checkpoint '.*begun' is there already"):

@@ -15,7 +15,6 @@ import pytest
 from gluon_svrg import events
 from gluon_svrg.arrays.encoding import decode, from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.random_state import HasRandomState
 from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.reporting.history import MEASURED
@@ -83,7 +82,7 @@ EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
     *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
-    *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
+    *(HasCheckpoints, events.HasExclusiveTasks),
     *(events.EvaluationEnd, events.RequiresRun),
 }
 
@@ -278,7 +277,7 @@ def test_its_state_comes_back(cls, tmp_path):
     meta, arrays = from_bytes(written.files["run.npz"])
     parts = decode(meta["state"], arrays, mx.cpu())
     assert cls.state_key
-    ((name, state),) = (parts["handlers"] | parts["random_state"])[cls.state_key]
+    ((name, state),) = parts["handlers"][cls.state_key]
     assert name == cls.__name__
 
     estimator = estimator_of()
