@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gluon_svrg.data.restore import isolate_rng
 from mxnet.ndarray import NDArray
-
-
-@contextmanager
-def isolate_rng() -> Iterator[None]:
-    """Leave NumPy's and Python's global generators as they were, after an exception as well.
-
-    MXNet's generators cannot be read: what is drawn from them stays drawn.
-    """
-    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()
-    try:
-        yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
 
 
 def repeats_exactly(take: Callable[[], object], probes: int) -> bool:

@@ -26,7 +26,7 @@ from gluon_svrg.data.array_batches import (
 from gluon_svrg.data.array_sources import ArraySource, NestedArrays, flatten_sources, nesting_of
 from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
-from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.sharding import Shard
 from gluon_svrg.data.transforms.base import Transform
 
 _PROBES = 4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.sharding import Shard
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
@@ -29,7 +29,7 @@ class WorkerBatchSampler(_Sampler):
 
     The batches of all workers together are those of the BatchSampler; a single worker has all of
     each batch. If a worker has no sample of a batch, nothing is yielded for it. `Estimator.fit`
-    handles this; a hand-written loop uses :func:`gluon_svrg.data.share`.
+    handles this; a hand-written loop uses :func:`gluon_svrg.data.shard`.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class WorkerBatchSampler(_Sampler):
         if last_batch == "rollover":
             raise ValueError(
                 "last_batch='rollover' carries samples over into the next epoch, and workers need "
-                "as many batches in every epoch: use 'keep' or 'discard'"
+                "the same number of batches in every epoch: use 'keep' or 'discard'"
             )
         if last_batch not in ("keep", "discard"):
             raise ValueError(f"last_batch must be 'keep' or 'discard', got {last_batch!r}")

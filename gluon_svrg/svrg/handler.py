@@ -8,7 +8,6 @@ from typing import Any
 from gluon_svrg import _mxnet, events
 from gluon_svrg.arguments import explains_unknown, renamed, renamed_attribute
 from gluon_svrg.batch.backward import backward_of, shape_inference_of
-from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
@@ -187,7 +186,9 @@ class SVRGHandler(
         )
         given = None if self.train_data is None else training_data(self.train_data)
         self._run = run = run_with_position(estimator, given)
-        data = shard(given or run.data, run.workers, run.batch_axis)
+        # The same objects as in the run: a gradient table recognises the batches of a list by them.
+        is_given = given is not None and given.source is not run.data.source
+        data = (given if is_given else run.data).sharded(run.workers, run.batch_axis)
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(

@@ -15,7 +15,7 @@ from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.reporting.history import new_figure
-from gluon_svrg.tuning.dry_run import DryRun, check_arguments, without_trace
+from gluon_svrg.tuning.dry_run import DryRun, check_arguments, rolled_back
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -202,10 +202,10 @@ def find_learning_rate(
     _check(estimator, data, min_lr, max_lr, num_batches, trial_batches, smoothing, divergence)
     rates = [float(rate) for rate in np.geomspace(min_lr, max_lr, num_batches)]
 
-    def without_trace_of(steps: Callable[[DryRun], _Result]) -> _Result:
-        return without_trace(estimator, data, event_handlers, batch_axis, steps)
+    def rolled_back_of(steps: Callable[[DryRun], _Result]) -> _Result:
+        return rolled_back(estimator, data, event_handlers, batch_axis, steps)
 
-    result = without_trace_of(
+    result = rolled_back_of(
         lambda dry_run: _tested(estimator, dry_run, rates, smoothing, divergence)
     )
     if result.suggestion is not None and trial_batches:
@@ -213,7 +213,7 @@ def find_learning_rate(
             _rounded(result.suggestion, min_lr, max_lr),
             min_lr,
             max_lr,
-            lambda rate: without_trace_of(
+            lambda rate: rolled_back_of(
                 lambda dry_run: _trial(estimator, dry_run, rate, trial_batches)
             ),
         )

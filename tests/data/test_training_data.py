@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.data import ArrayLoader, Batch, first_batches, transforms as T
-from gluon_svrg.data.determinism import isolate_rng
+from gluon_svrg.data.restore import isolate_rng
 from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from mxnet import gluon
 

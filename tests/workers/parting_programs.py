@@ -23,7 +23,6 @@ def new_net(seed=None):
 def new_trainer(*nets):
     params = [param for net in nets for param in net.collect_params().values()]
     trainer = gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
-    trainer.data_are_divided = True
     return trainer
 
 
