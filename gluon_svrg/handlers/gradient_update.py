@@ -107,6 +107,7 @@ class GradientUpdateHandler(
     """
 
     state_key = "accumulation"
+    supports_workers = True
 
     @explains_unknown(
         accumulate_grad_batches="accumulate",

@@ -73,6 +73,7 @@ class MetricHandler(
     """
 
     state_key = "metrics"
+    supports_workers = True
 
     @renamed(most_batches="max_batches", most_bytes="max_bytes")
     def __init__(

@@ -286,7 +286,7 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         samples : int
-            The number of samples in the batch, on all workers: the argument of `step`.
+            The number of samples that this worker has computed: the argument of `step`.
 
         Raises
         ------
@@ -298,6 +298,7 @@ class SVRGTrainer(gluon.Trainer):
                 "there is no corrected gradient: call correct() after the backward pass, and "
                 "corrected_gradient() after it, before step() or allreduce_grads()"
             )
+        samples = self._total_samples(samples)
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
         means = mean_batch_gradient(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
@@ -390,7 +391,10 @@ class SVRGTrainer(gluon.Trainer):
 
     def _total_samples(self, samples: int) -> int:
         """Return the sum over all workers of the numbers of samples that each has computed."""
-        return samples if self._is_single_process else self.workers.total(samples, "step")
+        if self._is_single_process:
+            return samples
+        total: int = self.workers.total(samples, "samples of a step")
+        return total
 
     def _check_optimizer(self) -> None:
         # A plain gluon.Trainer takes an optimizer that belongs to this one.

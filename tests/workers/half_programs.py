@@ -33,7 +33,7 @@ def not_the_same():
         param = gluon.Parameter("weight", shape=(3,))
         param.initialize()
         trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
-            try:
+        try:
             trainer.allreduce_grads()
         except workers.WorkerError as error:
             return str(error)
