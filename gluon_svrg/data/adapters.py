@@ -100,7 +100,7 @@ class ArrayLoaderData(TrainingData):
     def _sharded(self, workers: Workers, shard: Shard) -> TrainingData:
         if self._loader.has_drawn_seed:
             at = f"{self._name} are divided between the workers"
-            self._loader.use_seed(workers.of_first(self._loader.seed, at))
+            self._loader.use_seed(workers.broadcast_object(self._loader.seed, at))
         return ArrayLoaderData(self._loader, self._name, shard)
 
     @property
@@ -186,7 +186,7 @@ class ArrayLoaderData(TrainingData):
     def description(self) -> dict[str, Any]:
         """Return the loader's arguments that a resumed run must share."""
         loader = self._loader
-        # Not there before version 0.3, so only where it says something.
+        # Only if True: a checkpoint of version 0.8 has no False.
         is_new = {"reshuffle": True} if loader.reshuffle else {}
         return {
             **is_new,
@@ -318,7 +318,7 @@ class WorkerLoaderData(DataLoaderData):
         return None if is_empty(batch) else batch
 
     def _pass(self) -> Iterator[Any]:
-        return self._local_parts(compares=self._sampler.workers.are_several)
+        return self._local_parts(compares=self._sampler.workers.is_distributed)
 
     def _peek(self) -> Iterator[Any]:
         return self._local_parts(compares=False)
@@ -333,7 +333,7 @@ class WorkerLoaderData(DataLoaderData):
         next_batch = next(batches, None)  # by then the order is drawn
         if compares:
             identity = {"batches": self.num_batches, "order": self._sampler.order_bits}
-            descriptions = workers.gather_plain(identity, label)
+            descriptions = workers.all_gather_object(identity, label)
             check_same_data(descriptions, f"this pass over {self.name}")
         for index in range(self.num_batches):
             if self._sampler.has_samples(index):

@@ -138,10 +138,10 @@ class TrainingData:
         ValueError
             If the workers' data differ.
         """
-        if not workers.are_several or self.is_sharded:
+        if not workers.is_distributed or self.is_sharded:
             return self
         at = f"{self._name} are divided between the workers"
-        check_same_data(workers.gather_plain(self.identity(), at), self._name)
+        check_same_data(workers.all_gather_object(self.identity(), at), self._name)
         return self._sharded(workers, Shard(workers.rank, workers.size, batch_axis))
 
     def _sharded(self, workers: Workers, shard: Shard) -> TrainingData:
@@ -346,7 +346,9 @@ class TrainingData:
             "batches": self.num_batches,
             FINGERPRINT: None if first is None else fingerprint(first),
         }
-        descriptions = self._workers.gather_plain(description, f"a pass over {self._name} begins")
+        descriptions = self._workers.all_gather_object(
+            description, f"a pass over {self._name} begins"
+        )
         check_same_data(descriptions, f"this pass over {self._name}")
         if first is not None:
             yield first
@@ -364,3 +366,15 @@ def _describe_kinds(saved: Mapping[str, object], current: Mapping[str, object]) 
         if row[0] in saved or row[0] in current
     )
     return [is_one if key in description else is_none for description in (saved, current)]
+
+
+def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
+    """Yield the batches; raise ValueError if there is none."""
+    batch = None
+    for batch in batches:
+        yield batch
+    if batch is None:
+        raise ValueError(
+            f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
+            "DataLoader or a list of batches"
+        )

@@ -20,7 +20,7 @@ from gluon_svrg.data.base import TrainingData, length_of
 from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
-from gluon_svrg.workers import Single, Workers, current
+from gluon_svrg.workers import SingleProcess, Workers, current
 from mxnet import gluon
 
 __all__ = [
@@ -151,7 +151,7 @@ def batches_of(
         If `obj` cannot be iterated, or is empty.
     """
     check_data(obj, name)
-    return _wrap(obj, name).sharded(workers or Single(), batch_axis).iterate_once()
+    return _wrap(obj, name).sharded(workers or SingleProcess(), batch_axis).iterate_once()
 
 
 def first_batches(data: Iterable[object], number: int) -> list[Any]:

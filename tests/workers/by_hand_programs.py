@@ -188,7 +188,7 @@ def plain_trainers():
 def everything():
     results = {name: [function(*given)] for name, (function, *given) in CASES.items()}
     results |= {"too few": too_few_rows(), "plain": plain_trainers(), "by hand": [by_hand()]}
-    with workers.alone():
+    with workers.single_process():
         results["by hand"].append(by_hand())
         for name, (function, *given) in CASES.items():
             results[name].append(function(*given))
