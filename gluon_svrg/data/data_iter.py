@@ -1,4 +1,4 @@
-"""MXNet's ``DataIter`` as training data: a pass is one ``reset()`` and what comes after it."""
+"""MXNet's ``DataIter`` as training data: each pass resets it and yields pairs (data, label)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DataAndLabel = tuple[list[NDArray], list[NDArray]]
 
 @dataclass
 class _IteratorState:
-    """How far an iterator was read; there is one position, shared by all its readers.
+    """How far an iterator was read: it has one position for all its readers.
 
     Attributes
     ----------
@@ -53,11 +53,11 @@ _STATES: WeakKeyDictionary[mx.io.DataIter, _IteratorState] = WeakKeyDictionary()
 
 
 class DataIterData(TrainingData):
-    """A DataIter of which nothing else is known: ImageIter, a class of the user's own.
+    """Any other DataIter: ImageIter, or a class of the user's own.
 
-    Batches come as pairs ``(data, label)`` of NDArrays; if there are several arrays of either,
-    or none, as a tuple in their place. The samples that fill up a batch (its `pad`) are cut off.
-    The arrays are copies: an iterator may write into its own again.
+    Batches are pairs ``(data, label)`` of NDArrays. If data or label has several arrays, or none,
+    it is a tuple of them. The samples that fill up a batch (its `pad`) are cut off. The arrays are
+    copies, because an iterator may reuse its own.
     """
 
     _data: mx.io.DataIter
@@ -110,7 +110,7 @@ class DataIterData(TrainingData):
 
     @property
     def is_restorable(self) -> bool:
-        """Return whether it is: what threads and MXNet's C++ library keep cannot be."""
+        """Whether it is: not if MXNet's C++ library or threads hold its position."""
         return not (isinstance(self._data, mx.io.MXDataIter) or _inner_iterators(self._data))
 
     def _reset(self) -> None:
@@ -134,9 +134,9 @@ class DataIterData(TrainingData):
 
 
 class NDArrayIterData(DataIterData):
-    """An NDArrayIter: in order, its batches are slices of arrays in memory.
+    """An NDArrayIter: its batches in order are slices of arrays in memory.
 
-    A copy of it reads the same arrays at another place, so that the user's is left as it is.
+    They are read by a copy of the iterator, so the position of the user's iterator stays.
     """
 
     has_end = True
@@ -205,14 +205,14 @@ class NDArrayIterData(DataIterData):
         return self._in_order()  # which does not move the user's iterator
 
     def reason_not_repeatable(self) -> str:
-        """Return why epochs may have other batches, or the table may not know them; else ''."""
+        """Return why batches may differ between epochs, or a table cannot compare them; else ''."""
         if self._data.shuffle:
-            return f"{self.kind} with shuffle=True divides the samples anew in each epoch"
+            return f"{self.kind} with shuffle=True divides the samples differently in each epoch"
         if self._rolls_over:
-            return f"{self.kind} with 'roll_over' divides the samples anew in each epoch"
+            return f"{self.kind} with 'roll_over' divides the samples differently in each epoch"
         arrays = [array for _, array in [*self._data.data, *self._data.label]]
         is_pair = len(self._data.data) == len(self._data.label) == 1
-        # By their contents they are recognised as pairs of dense arrays only.
+        # A gradient table compares contents of pairs of dense arrays only.
         if not is_pair or any(getattr(array, "stype", "default") != "default" for array in arrays):
             return f"{self.kind} promises that only of pairs of one data and one label array, dense"
         return ""
@@ -253,14 +253,14 @@ class NDArrayIterData(DataIterData):
 class CxxIterData(DataIterData):
     """An iterator of MXNet's C++ library: ImageRecordIter, LibSVMIter, CSVIter, MNISTIter.
 
-    With ``round_batch=True``, their default, the last batch of a pass is filled up with the first
-    samples of the next, and these are left out there. Here each pass has each sample once: the
-    samples that came early are its last batch. The `pad` of a batch is right in the first pass;
-    later an ImageRecordIter gives also other batches a `pad`, left over in a buffer that is used
-    again. So it is computed, from the number of samples that the first pass has shown.
+    With ``round_batch=True``, the default, MXNet fills the last batch of a pass up with the first
+    samples of the next pass, and leaves them out there. Here each pass has each sample once: those
+    samples are the last batch of the next pass. Only the first pass has the right `pad`: later an
+    ImageRecordIter may set it on other batches, too. So later passes compute it from the number of
+    samples in the first.
 
-    An ImageRecordIter with ``round_batch=False`` does not say how it fills up its last batch, with
-    what its memory holds: of that nothing is cut off.
+    An ImageRecordIter with ``round_batch=False`` does not say how many samples fill its last batch
+    up, so they are not cut off.
     """
 
     has_end = True

@@ -17,15 +17,15 @@ FINGERPRINT = "contents"
 """The key of the fingerprint of some samples."""
 
 _SAME_ON_ALL = (
-    "each worker keeps its own rows of batches that are the same on all, so leave the data whole, "
-    "and call gluon_svrg.seed_everything(seed) before anything is shuffled; or give a "
+    "give all workers the same whole batches, each keeps its own rows of them; call "
+    "gluon_svrg.seed_everything(seed) before anything is shuffled; or give a "
     "gluon.data.DataLoader with a gluon_svrg.data.WorkerBatchSampler, by which each worker loads "
     "its own samples only"
 )
 _WAY_OUT = (
-    "let the data yield (data, label) or (data, label, sample_weight) of arrays, or a "
-    "gluon.data.DataLoader with a gluon_svrg.data.WorkerBatchSampler, whose workers load their own "
-    "samples only"
+    "let the data yield (data, label) or (data, label, sample_weight) of arrays, or give a "
+    "gluon.data.DataLoader with a gluon_svrg.data.WorkerBatchSampler, by which each worker loads "
+    "its own samples only"
 )
 
 

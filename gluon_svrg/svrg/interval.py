@@ -44,6 +44,7 @@ class Interval:
 
         interval = gs.svrg.Interval(net, backward)
         batches = gs.data.shard(train_data)
+        trainer.synchronize(net)
         for epoch in range(10):
             trainer.set_control_variate(interval.begin(batches))
             for index, batch in enumerate(batches):

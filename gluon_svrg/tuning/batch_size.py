@@ -67,7 +67,7 @@ def find_batch_size(
     Training steps with batches of `min_batch_size`, twice that, four times, ... samples are timed,
     until a step takes less than `least_gain` less time per sample than one of half the size, or
     memory is exhausted, or `max_batch_size` is reached. The batches are made of the samples of the
-    first batch of `data`, over and over. Everything is put back afterwards, as by
+    first batch of `data`, over and over. Everything is restored afterwards, as by
     :func:`gluon_svrg.find_learning_rate`.
 
     It says what a step costs, not how well the network learns: a larger batch takes fewer steps per

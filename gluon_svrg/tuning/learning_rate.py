@@ -141,9 +141,10 @@ def find_learning_rate(
     there on the rates are halved and doubled until the loss of a trial is greater on either side of
     the best one: three to eight trials, usually four.
 
-    Everything is put back afterwards: weights, running statistics, the optimizer's states, counts
-    and learning rate, random numbers, and the place of the data. A run after it is the run without
-    it, bit for bit. The learning rate is not set: see ``estimator.trainer.set_learning_rate``.
+    Everything is restored afterwards: weights, running statistics, the optimizer's states, counts
+    and learning rate, random numbers, and the position of the data. A run after it is the run
+    without it, bit for bit. The learning rate is not set: see
+    ``estimator.trainer.set_learning_rate``.
 
     Parameters
     ----------
@@ -191,9 +192,9 @@ def find_learning_rate(
     The suggestion lies at the vertex of the parabola through the best trial and its neighbours,
     over the logarithm of the rate, divided by the square root of 2.
 
-    A DataLoader with workers loads in this process meanwhile. Not put back are the order of an
-    ImageRecordIter's later epochs (the log says so), and what a data set keeps in objects of its
-    own. The steps draw from random number generators of their own, which always begin alike.
+    A DataLoader with workers loads in this process meanwhile.It does not restore the order of
+    an ImageRecordIter's later epochs (the log says so), or objects that a data set refers to. The
+    steps have their own random number generators, which always begin in the same state.
 
     References
     ----------

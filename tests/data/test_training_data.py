@@ -241,7 +241,7 @@ REASONS = {
     "data loader, shuffled": "a DataLoader does not promise that its batches repeat",
     "iterable": "a Again does not promise that its batches repeat",
     "NDArrayIter, shuffled": (
-        "an NDArrayIter with shuffle=True divides the samples anew in each epoch"
+        "an NDArrayIter with shuffle=True divides the samples differently in each epoch"
     ),
     "own iterator": "an OwnIter does not promise that its batches repeat",
 }
