@@ -162,7 +162,7 @@ class _PlainSteps:
                 "each of %d workers has trained a network of its own: gluon.Trainer, which has "
                 "taken %d steps on each, does not add up their gradients; make the trainer with "
                 "gluon_svrg.SVRGTrainer, which takes the same arguments, and divide the batches by "
-                "gluon_svrg.data.share(train_data)",
+                "gluon_svrg.data.shard(train_data)",
                 _rank_and_size()[1],
                 self._number,
             )

@@ -85,12 +85,11 @@ def a_late_start():
     own = workers.current()
     net.weight.set_data(mx.nd.full((1, 2), own.rank + 1.0))
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
-    trainer.data_are_divided = True
     for _ in range(2):
         with autograd.record():
             loss = net(mx.nd.ones((1, 2)) * (own.rank + 1)).sum()
         loss.backward()
-        trainer.step(own.size)
+        trainer.step(1)
     logging.getLogger("gluon_svrg").removeHandler(handler)
     return [net.weight.data().asnumpy().tolist(), said]
 
@@ -101,12 +100,12 @@ def a_late_shape():
     net = mx.gluon.nn.Dense(1, use_bias=False)
     net.initialize(mx.init.One())
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
-    trainer.data_are_divided = True
-    if own.rank == own.size - 1:
+    has_row = own.rank == own.size - 1
+    if has_row:
         with autograd.record():
             loss = net(mx.nd.ones((1, 2))).sum()
         loss.backward()
-    trainer.step(1)
+    trainer.step(int(has_row))
     return net.weight.data().asnumpy().tolist()
 
 
