@@ -39,7 +39,6 @@ from gluon_svrg.optimizer.states import (
 )
 from gluon_svrg.run import Position
 from gluon_svrg.settings import (
-    NOT_MEASURED,
     OPTIMIZER,
     PLACES,
     SCHEDULE,
@@ -298,11 +297,6 @@ class TrainerPart(Part):
             keeps_schedule=SCHEDULE in changed,
         )
         self._tell(changed, state)
-        own, saved = (
-            s.get(OPTIMIZER, {}) for s in (self._run.settings, state.get("settings") or {})
-        )
-        if own.get("lr") == NOT_MEASURED and isinstance(saved.get("lr"), str):
-            own["lr"] = saved["lr"]  # which was measured before the checkpoint
 
     def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
         """Return the settings that differ between the checkpoint's run and this run."""

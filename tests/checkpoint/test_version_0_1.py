@@ -238,7 +238,7 @@ def test_what_is_written_now_has_a_format_of_its_own(tmp_path):
 STATES = sorted(FILES.glob("*.states"))
 
 
-NEWER = {"AutoLearningRateHandler", "MLflowHandler"}  # 0.1 had none
+NEWER = {"MLflowHandler"}  # 0.1 had none
 
 
 def test_the_table_has_every_class_that_is_here():

@@ -39,7 +39,6 @@ class Entry(NamedTuple):
 
 
 TABLE = {
-    gs.AutoLearningRateHandler: Entry(lambda e, path: {}, False),  # the network is no linear one
     gs.CheckpointHandler: Entry(lambda e, path: {"directory": path, "monitor": LOSS}, False),
     gs.EMAHandler: Entry(lambda e, path: {"decay": 0.9, "keep": True}, True),
     gs.EarlyStoppingHandler: Entry(lambda e, path: {"monitor": LOSS, "restore_best": True}, False),
