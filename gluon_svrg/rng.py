@@ -58,8 +58,7 @@ def set_rng_states(states: State) -> None:
     """Put back what :func:`collect_rng_states` returned."""
     np.random.set_state(states["numpy"])
     version, numbers, gauss = states["python"]
-    # Up to version 0.7 they were a tuple.
-    random.setstate((version, tuple(np.asarray(numbers).tolist()), gauss))
+    random.setstate((version, tuple(numbers.tolist()), gauss))
 
 
 def broadcast_rng_states(workers: Workers, label: str) -> None:
@@ -68,6 +67,6 @@ def broadcast_rng_states(workers: Workers, label: str) -> None:
     kind, keys, *rest = own["numpy"]
     version, numbers, gauss = own["python"]
     given = [[str(kind), keys.tolist(), *rest], [version, numbers.tolist(), gauss]]
-    (kind, keys, *rest), python_state = workers.of_first(given, label)
+    (kind, keys, *rest), python_state = workers.broadcast_object(given, label)
     numpy_state = (kind, np.array(keys, "uint32"), *rest)
     set_rng_states({"numpy": numpy_state, "python": python_state})

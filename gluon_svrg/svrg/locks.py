@@ -12,7 +12,7 @@ import mxnet as mx
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
 from gluon_svrg.rng import has_drawn_since, seed_mxnet, worker_seed
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class MaskLock:
         self, seed: int | None = None, is_on: bool = True, workers: Workers | None = None
     ) -> None:
         self._is_on = is_on
-        self._workers = Single() if workers is None else workers
+        self._workers = SingleProcess() if workers is None else workers
         self._seed = seed
         self._snapshot = 0
         self._releases = 0
@@ -89,7 +89,7 @@ class MaskLock:
         """Begin a new snapshot: every batch gets a new seed."""
         if self._seed is None and self._is_on:
             drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
-            self._seed = self._workers.of_first(drawn, "the seed of masks")
+            self._seed = self._workers.broadcast_object(drawn, "the seed of masks")
         self._snapshot += 1
 
     def lock(self, batch: int) -> None:
@@ -123,7 +123,7 @@ class MaskLock:
         result = run()
         has_drawn = has_drawn_since(partial(self.lock, 0), contexts)
         self.release()
-        self.is_needed = self._workers.any(has_drawn, "a look at masks")
+        self.is_needed = self._workers.all_any(has_drawn, "a look at masks")
         return result
 
     def _seed_mxnet(self, *key: int) -> None:
