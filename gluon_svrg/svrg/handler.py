@@ -31,7 +31,6 @@ class SVRGHandler(
     events.ExceptionRaised,
     events.Stateful,
     events.RequiresHandlers,
-    events.AddsPasses,
     events.HasExclusiveTasks,
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
@@ -136,36 +135,6 @@ class SVRGHandler(
     def required_handlers(self) -> list[type[events.EventHandler]]:
         """Return the required handlers: a VarianceHandler, if `max_variance_ratio` is set."""
         return [] if self.max_variance_ratio is None else [VarianceHandler]
-
-    def extra_passes(self) -> list[str]:
-        """Return how many passes per sample SVRG adds to the training's own, for the summary."""
-        if self.coefficient == 0:
-            return ["SVRG adds none: its coefficient is 0"]
-        every, lines = self.update_freq, []
-        for has_table in (True, False):
-            if self.gradient_table not in ("auto", has_table):
-                continue
-            others = 0 if has_table else 1  # the gradient of each batch at the snapshot
-            line = f"SVRG adds with{'' if has_table else 'out'} a gradient table: {others + 1}"
-            if every > 1:
-                line += (
-                    f" in an epoch with a snapshot (one in {every}), {others} in the others: "
-                    f"{others + 1 / every:.3g} on average"
-                )
-            lines.append(line)
-        if self.gradient_table == "auto":
-            lines.append(
-                "the log of the first snapshot says whether gradient_table='auto' takes one"
-            )
-        if self.start_epoch or self.stop_epoch is not None:
-            last = "" if self.stop_epoch is None else f" to {self.stop_epoch - 1}"
-            lines.append(
-                f"SVRG is on in the epochs from {self.start_epoch}{last} (counted from 0), and "
-                "adds none in the others"
-            )
-        if callable(self.coefficient):
-            lines.append("SVRG adds none while its coefficient, a schedule, is 0")
-        return lines
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check trainer and data, and begin with the plain optimizer."""

@@ -81,7 +81,7 @@ STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
 EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
-    *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
+    *(events.RequiresHandlers, events.HandlesNonFinite),
     events.InsteadOfGradientReady,
     *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
     *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
