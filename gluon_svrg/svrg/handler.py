@@ -14,7 +14,8 @@ from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.interval import check_interval_options
-from gluon_svrg.svrg.snapshot_schedule import PayoffCriterion, SnapshotSchedule
+from gluon_svrg.svrg.payoff import PayoffCriterion
+from gluon_svrg.svrg.snapshot_schedule import SnapshotSchedule
 from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
 from gluon_svrg.svrg.trainer import require_svrg_trainer
 from gluon_svrg.svrg.variance_handler import VarianceHandler
@@ -64,7 +65,7 @@ class SVRGHandler(
         and on again if that of the next is at most half of it. Needs this package's Estimator,
         which measures the ratio. The epoch of the first snapshot begins with the plain optimizer:
         the full pass follows within its first third, or not at all if the ratio is too large
-        (:class:`gluon_svrg.svrg.snapshot_schedule.PayoffCriterion`).
+        (:class:`gluon_svrg.svrg.payoff.PayoffCriterion`).
     recheck_every_n_epochs : int, optional
         Measure again every n epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'
@@ -170,7 +171,6 @@ class SVRGHandler(
             self.criterion,
             self.coefficient,
             self.sparse_correction,
-            estimator.logger,
         )
         self._controller.train_begin()
         meters = [handler for handler in run.handlers if isinstance(handler, VarianceHandler)]
@@ -197,7 +197,7 @@ class SVRGHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Stop correcting the trainer's gradients, and free what belongs to the run."""
         if "_controller" in vars(self):  # else an exception came before train begin
-            self._controller.turn_off()
+            self._controller.train_end()
             self.interval.release()
             del self._controller, self._run
 
