@@ -93,7 +93,7 @@ class EvaluationPhase(EventHandler):
         for handler in self._mxnets:
             state.publishes = True  # the call of `evaluate` that the handler may make now
             try:
-                getattr(handler, event)(self._run, **details)
+                self._handlers.notify(event, self._run, only=[handler], **details)
             finally:
                 state.publishes = False
 
