@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from gluon_svrg import _mxnet
