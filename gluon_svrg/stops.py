@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from gluon_svrg.events import EventHandler, MayStop, Run
 from gluon_svrg.run import StopReason
-from gluon_svrg.workers import progress
+from gluon_svrg.workers.progress import progress_limit
 
 _URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
 _SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
@@ -46,6 +46,7 @@ class StopRequests:
         self._noted: StopReason | None = None  # on this worker; the others may not know it yet
         self._number = 0
         self._is_urgent = False
+        self._progress_limit = progress_limit()
 
     def request(self, reason: StopReason) -> None:
         """Request the end of the run; may be called at any moment, also by a signal."""
@@ -67,7 +68,8 @@ class StopRequests:
 
     def is_requested_anywhere(self, label: str) -> bool:
         """Return whether a stop was requested on any worker; all workers call this together."""
-        progress.beat()
+        if self._progress_limit is not None:
+            self._progress_limit.step_completed()
         return self._workers.all_any(self.is_requested(), label)
 
     def stop_check(self) -> Callable[[], bool]:
@@ -81,7 +83,8 @@ class StopRequests:
 
         def is_to_abort() -> bool:
             self.poll_handlers()
-            progress.beat()
+            if self._progress_limit is not None:
+                self._progress_limit.step_completed()
             return self._workers.all_any(
                 self._number > known, f"batch {next(numbers)} of the evaluation"
             )
@@ -105,7 +108,8 @@ class StopRequests:
         answer, roll_back
             The largest answer of all workers; the reason of the first worker that has one.
         """
-        progress.beat()
+        if self._progress_limit is not None:
+            self._progress_limit.step_completed()
         if self._is_single_process:
             return answer, roll_back
         self.poll_handlers()
@@ -126,7 +130,8 @@ class StopRequests:
 
     def close(self) -> None:
         """End the run: the launcher's progress limit no longer applies."""
-        progress.end()
+        if self._progress_limit is not None:
+            self._progress_limit.cancel()
 
     def poll_handlers(self) -> None:
         """Let the handlers that may stop the run do so."""

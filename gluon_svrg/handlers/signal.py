@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from gluon_svrg.events import ExceptionRaised, HasExclusiveTasks, Run, TrainBegin, TrainEnd
-from gluon_svrg.launch.signals import name_of
 from gluon_svrg.run import StopReason, require_estimator
 
 # The kernel does not let a process handle the first two. After a handler for one of the others,
@@ -59,7 +58,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
 
     def exclusive_tasks(self) -> list[str]:
         """Return the signals that it may handle."""
-        return [f"handle {name_of(number)}" for number in self.signals or _DEFAULT]
+        return [f"handle {_name(number)}" for number in self.signals or _DEFAULT]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Install this handler for its signals."""
@@ -77,7 +76,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
                 *(
                     ("Ctrl-C", "press it")
                     if number == signal.SIGINT
-                    else (name_of(number), "send it")
+                    else (_name(number), "send it")
                 ),
             )
 
@@ -122,12 +121,19 @@ def _checked(signals: object) -> list[signal.Signals | int]:
             )
         if number in _REFUSED:
             raise ValueError(
-                f"signals has {name_of(number)}, after which no run can go on to the end of its "
+                f"signals has {_name(number)}, after which no run can go on to the end of its "
                 f"batch: {way_out}"
             )
     if not numbers:
         raise ValueError(f"signals is empty, so that no signal would end the run: {way_out}")
     return numbers
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _is_caught(number: int) -> bool:

@@ -27,7 +27,7 @@ def same(results):
 
 def test_what_is_for_one_worker_is_refused(same):
     updates, compression, sparse = same("refusals")
-    assert updates.startswith("update_on_kvstore=True is for one worker: over several")
+    assert updates.startswith("update_on_kvstore=True is for one worker: with several")
     assert compression.startswith("compression_params={'type': '2bit'} is for one worker")
     assert "has stype 'default' and grad_stype 'row_sparse': sparse" in sparse
 
