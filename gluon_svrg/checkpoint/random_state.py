@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import index
 from typing import Any
 
 import mxnet as mx
-import numpy as np
 from gluon_svrg.events import EventHandler, Run, State
 from gluon_svrg.rng import (
     collect_rng_states,
-    draw_random_numbers,
+    has_drawn_since,
     seed_mxnet,
     set_rng_states,
     worker_seed,
 )
-from gluon_svrg.run import Position
+from gluon_svrg.run import Phase, Position
 from gluon_svrg.workers import SingleProcess, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for
@@ -119,11 +119,7 @@ class RunRNG:
         If not, the generators still give the same numbers as after the epoch's first seed.
         """
         begin = _begin_of_epoch(position)
-        now = draw_random_numbers(contexts)
-        self._seed_mxnet(begin)
-        have_drawn = not np.array_equal(now, draw_random_numbers(contexts))
-        self._seed_mxnet(begin)
-        return have_drawn
+        return has_drawn_since(partial(self._seed_mxnet, begin), contexts)
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH
@@ -168,4 +164,5 @@ def _updated_states(states: State) -> dict[str, Any]:
 
 
 def _begin_of_epoch(position: Position) -> Position:
-    return Position(position.epoch, position.batch - position.batch_in_epoch, 0, True)
+    begin = position.batch - position.batch_in_epoch
+    return Position(position.epoch, begin, 0, Phase.TRAINING)

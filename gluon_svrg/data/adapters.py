@@ -190,7 +190,7 @@ class ArrayLoaderData(TrainingData):
     def description(self) -> dict[str, Any]:
         """Return the loader's arguments that a resumed run must share."""
         loader = self._loader
-        # Not there before version 0.3, so only where it says something.
+        # Only if True: a checkpoint of version 0.8 has no False.
         is_new = {"reshuffle": True} if loader.reshuffle else {}
         return {
             **is_new,

@@ -26,17 +26,17 @@ from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.events import (
     BatchEnd,
-    EpochEnd,
     ExceptionRaised,
     Order,
     Run,
     State,
     Stateful,
+    TakesDueSteps,
     TrainBegin,
     TrainEnd,
 )
 from gluon_svrg.optimizer.states import structural_names
-from gluon_svrg.svrg.trainer import SVRGTrainer, require_workers
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import SingleProcess, Workers
 from gluon_svrg.workers.gradients import sync_stale_gradients
 from mxnet import gluon
@@ -55,7 +55,7 @@ class GradientUpdateHandler(
     mx_estimator.GradientUpdateHandler,
     TrainBegin,
     BatchEnd,
-    EpochEnd,
+    TakesDueSteps,
     TrainEnd,
     ExceptionRaised,
     Stateful,
@@ -168,7 +168,7 @@ class GradientUpdateHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set ``grad_req`` to 'add', if a step has several batches."""
         self._batches = self._samples = 0
-        self._workers = require_workers(estimator)
+        self._workers = estimator.workers
         self._is_single_process = not self._workers.is_distributed
         self._norm = None
         trained = trained_parameters(estimator.trainer)
@@ -187,7 +187,7 @@ class GradientUpdateHandler(
         if self._batches == self.accumulate:
             self._step(estimator.trainer)
 
-    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+    def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take a step with the remaining batches."""
         if self._batches:
             self._step(estimator.trainer)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, reason_of
-from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.encoding import data_from_bytes, data_to_bytes
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import with_axis
@@ -16,19 +15,20 @@ from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
     EpochEnd,
+    EventHandler,
     ExceptionRaised,
     Order,
     Run,
     State,
     Stateful,
 )
+from gluon_svrg.metrics.setup import LOSS
 from gluon_svrg.metrics.sync import (
     Outputs,
     contribution,
     update_with_contributions,
 )
 from gluon_svrg.metrics.update import update_metric, update_with_losses
-from gluon_svrg.run import RunWithPosition
 from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -74,7 +74,6 @@ class MetricHandler(
 
     state_key = "metrics"
 
-    @renamed(most_batches="max_batches", most_bytes="max_bytes")
     def __init__(
         self,
         metrics: mx.metric.EvalMetric | list[mx.metric.EvalMetric],
@@ -184,7 +183,7 @@ class MetricHandler(
         return {}
 
     def _are_several(self, estimator: Run) -> bool:
-        if isinstance(estimator, RunWithPosition):
+        if isinstance(estimator, Run):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
         return self._workers.is_distributed
 
@@ -343,3 +342,17 @@ def _as_legacy(value: object) -> object:
 
 def _nbytes(array: NDArray) -> int:
     return array.size * np.dtype(array.dtype).itemsize
+
+
+def missing_loss(
+    given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
+) -> list[EventHandler]:
+    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
+    updated = [
+        id(metric)
+        for handler in given
+        if isinstance(handler, mx_estimator.MetricHandler)
+        for metric in handler.metrics
+    ]
+    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
+    return [MetricHandler(missing)] if updated and missing else []

@@ -357,7 +357,7 @@ class Interval:
             If `data` gives another full gradient.
         """
         self.table = None
-        self._table_policy.load(state["decision"])
+        self._table_policy.is_on = state["decision"]
         self._training_data(data).unlock()
         if state["draw"] is not None:
             data.lock(state["draw"])

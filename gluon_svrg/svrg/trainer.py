@@ -21,14 +21,12 @@ from gluon_svrg.optimizer.states import (
     trainer_states,
     warn_unsaved_schedule,
 )
-from gluon_svrg.run import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.sparse_checks import check_has_shares, check_row_sparse
-from gluon_svrg.workers import SingleProcess, Workers
 from gluon_svrg.workers.compression import parse_compression
 from gluon_svrg.workers.gradients import (
     all_reduce_gradients,
@@ -651,7 +649,7 @@ def require_svrg_trainer(run: Run) -> SVRGTrainer:
     Raises
     ------
     ValueError
-        If its trainer is not an SVRGTrainer; if it has several workers with MXNet's Estimator.
+        If its trainer is not an SVRGTrainer.
     """
     trainer = run.trainer
     if not isinstance(trainer, SVRGTrainer):
@@ -659,25 +657,4 @@ def require_svrg_trainer(run: Run) -> SVRGTrainer:
             f"SVRGHandler needs an SVRGTrainer, got {type(trainer).__name__}: make it with "
             "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
         )
-    require_workers(run)
     return trainer
-
-
-def require_workers(run: Run) -> Workers:
-    """Return the workers of `run`; a single process for MXNet's Estimator.
-
-    Raises
-    ------
-    ValueError
-        If it is MXNet's Estimator, and its trainer has several workers.
-    """
-    if isinstance(run, RunWithPosition):
-        return run.workers
-    trainer: gluon.Trainer = run.trainer
-    if isinstance(trainer, SVRGTrainer) and trainer.workers.is_distributed:
-        raise ValueError(
-            f"there are {trainer.workers.size} workers, and {type(run).__module__}."
-            f"{type(run).__name__} divides the gradient of all of them by the samples of each: use "
-            "gluon_svrg.Estimator"
-        )
-    return SingleProcess()

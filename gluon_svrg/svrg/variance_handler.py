@@ -21,6 +21,7 @@ from gluon_svrg.events import (
     GradientReady,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -28,7 +29,6 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.rng import seed_mxnet, worker_seed
-from gluon_svrg.run import require_estimator
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.full_pass import IndexedBatch
@@ -79,7 +79,14 @@ class VarianceRecord:
 
 
 class VarianceHandler(
-    TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks
+    TrainBegin,
+    GradientReady,
+    BatchEnd,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
+    HasExclusiveTasks,
+    RequiresRun,
 ):
     """Measures whether SVRG pays: how the correction changes the variance of the gradient.
 
@@ -196,7 +203,6 @@ class VarianceHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the data, and prepare the measurements."""
-        require_estimator(self, estimator)
         _check_length(estimator.data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False

@@ -14,7 +14,7 @@ from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.batch.backward import backward_of
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
-from gluon_svrg.run import RunWithPosition
+from gluon_svrg.run import Run, RunState
 from gluon_svrg.svrg import Interval, OptimalCoefficient
 
 OPTIMIZERS = {
@@ -180,7 +180,7 @@ def train_by_hand(optimizer, method, kind):
                 run.trainer.correct(interval.gradient(batch, index))
             step.batch_end(run, loss=loss)
             weights.append(weights_of(run.net))
-        step.epoch_end(run)
+        step.steps_due(run)
         weights.append(weights_of(run.net))
         interval.check()
     if method:
@@ -190,10 +190,10 @@ def train_by_hand(optimizer, method, kind):
     return np.array(weights)
 
 
-class Hand(RunWithPosition):
+class Hand(Run):
     """What the parts of this package ask of a run."""
 
-    batch_axis = 0
+    state = RunState()
 
     def __init__(self, optimizer, method, kind):
         # An estimated coefficient is one of a whole batch: that of one process with one context.
