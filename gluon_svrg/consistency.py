@@ -61,13 +61,17 @@ def abort_on_error(
 
 
 def check_handlers_for_workers(handlers: Iterable[EventHandler]) -> None:
-    """Raise ValueError for a handler of MXNet's that works in a single process only."""
+    """Raise ValueError for a handler of MXNet's that works in a single process only.
+
+    A class that inherits from it and supports several workers has ``supports_workers = True``.
+    """
     for handler in handlers:
         for kind, reason in _SINGLE_PROCESS_HANDLERS.items():
-            if isinstance(handler, kind) and not _inherits_own_class(type(handler), kind.__name__):
+            if isinstance(handler, kind) and not getattr(handler, "supports_workers", False):
                 raise ValueError(
                     f"{type(handler).__name__} is MXNet's {kind.__name__}, which {reason}: give "
-                    f"gluon_svrg.{kind.__name__}, or a class that inherits from it"
+                    f"gluon_svrg.{kind.__name__}, or a class that inherits from it; or, if yours "
+                    "handles several workers itself, set supports_workers = True in it"
                 )
 
 
@@ -194,10 +198,3 @@ def _describe_difference(expected: Any, actual: Any) -> str:
     differences = [f"with {more}"] if more else []
     differences += [f"without {fewer}"] if fewer else []
     return " and ".join(differences) or f"{actual} instead of {expected}"
-
-
-def _inherits_own_class(kind: type, name: str) -> bool:
-    """Return whether a class inherits from this package's class of that name."""
-    return any(
-        base.__name__ == name and base.__module__.startswith("gluon_svrg.") for base in kind.__mro__
-    )

@@ -7,7 +7,6 @@ from typing import Any
 from gluon_svrg import _mxnet, events
 from gluon_svrg.arguments import explains_unknown
 from gluon_svrg.batch.backward import backward_of, shape_inference_of
-from gluon_svrg.data.sharding import shard
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
@@ -174,7 +173,7 @@ class SVRGHandler(
             trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
         )
         self._run = run = estimator
-        data = shard(run.data, run.workers, run.batch_axis)
+        data = run.data
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(

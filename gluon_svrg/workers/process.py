@@ -167,7 +167,7 @@ class _PlainStepCounter:
             _logger.warning(
                 "each of %d workers has trained a network of its own: gluon.Trainer took %d steps "
                 "on each without summing the gradients; use gluon_svrg.SVRGTrainer, which takes "
-                "the same arguments, and divide the batches by gluon_svrg.data.share(train_data)",
+                "the same arguments, and divide the batches by gluon_svrg.data.shard(train_data)",
                 _announced_rank_and_size()[1],
                 self._steps,
             )
