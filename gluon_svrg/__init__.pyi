@@ -3,7 +3,7 @@
 from gluon_svrg import data as data, deploy as deploy, schedules as schedules
 from gluon_svrg.batch.processor import BatchProcessor as BatchProcessor
 from gluon_svrg.checkpoint.handler import CheckpointHandler as CheckpointHandler
-from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler as RandomStateHandler
+from gluon_svrg.checkpoint.random_state import RandomStateHandler as RandomStateHandler
 from gluon_svrg.cpu_tuning import tune_for_cpu as tune_for_cpu
 from gluon_svrg.estimator import Estimator as Estimator
 from gluon_svrg.evaluation.handler import ValidationHandler as ValidationHandler
@@ -37,8 +37,8 @@ from gluon_svrg.reporting.progress import ProgressHandler as ProgressHandler
 from gluon_svrg.reporting.result import FitResult as FitResult
 from gluon_svrg.reporting.tensorboard import TensorBoardHandler as TensorBoardHandler
 from gluon_svrg.reporting.versions import show_versions as show_versions
+from gluon_svrg.rng import seed_everything as seed_everything
 from gluon_svrg.run import Position as Position
-from gluon_svrg.seeding import seed_everything as seed_everything
 from gluon_svrg.stops import StopReason as StopReason
 from gluon_svrg.summary import summary as summary
 from gluon_svrg.svrg.coefficient import (

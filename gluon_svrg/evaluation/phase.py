@@ -9,7 +9,7 @@ from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
 from gluon_svrg.metrics.setup import copies_for
-from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Phase, Run
 from gluon_svrg.stops import Interrupted
 from mxnet.metric import EvalMetric
@@ -99,8 +99,7 @@ class EvaluationPhase(EventHandler):
 
     def evaluate(self, estimator: Run, request: ValidationHandler) -> None:
         """Evaluate for a handler; if a stop interrupts that, restore the random numbers."""
-        rng_states = collect_rng_states()
-        try:
+        with restoring_rng_on(Interrupted):
             self.compute(
                 request.val_data,
                 estimator.batch_axis,
@@ -108,9 +107,6 @@ class EvaluationPhase(EventHandler):
                 request.name,
                 is_to_abort=estimator.stop_check("the evaluation"),
             )
-        except Interrupted:
-            set_rng_states(rng_states)
-            raise
 
     def compute(
         self,

@@ -15,7 +15,8 @@ from gluon_svrg import _mxnet
 from gluon_svrg.batch.backward import from_plain, needs_epoch_begin, to_plain
 from gluon_svrg.batch.processor import fit_batch
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
-from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
+from gluon_svrg.checkpoint.network_state import remember_network
+from gluon_svrg.checkpoint.parts import remember_loss_scale
 from gluon_svrg.data.restore import isolate_rng
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandlers, Run, handlers_in
@@ -41,7 +42,7 @@ class DryRun:
     iterate_epoch : callable
         Returns the batches of the epoch of a number.
     was_told_to_end : callable
-        Whether the caller was interrupted, so that no further batch is needed.
+        Returns whether the consumer of the steps has stopped.
     """
 
     def __init__(
@@ -226,8 +227,8 @@ def _stepping(run: Run, step: GradientUpdateHandler) -> Iterator[GradientUpdateH
 def _restored(run: Run, batch_axis: int) -> Iterator[None]:
     """Restore what belongs to the run: see :func:`rolled_back`."""
     mx.nd.waitall()
-    undo = [_axis(run), _batch_processor(run), LossScalePart(run).undo(), _trainer(run)]
-    undo += [_gradients(run), NetworkPart(run).undo()]
+    undo = [_axis(run), _batch_processor(run), remember_loss_scale(run), _trainer(run)]
+    undo += [_gradients(run), remember_network(run)]
     run.batch_axis = batch_axis
     try:
         with _mxnet.own_graphs(run.net, run.loss):

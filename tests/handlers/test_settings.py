@@ -254,7 +254,7 @@ def test_another_schedule_is_told(handler_of, argument, kind, caplog):
     new = fit(estimator_of(), 3, handler, "first", "first")
     owner = type(handler).__name__
     told = f"{owner}: {argument} {new[owner][argument]} (not {settings[owner][argument]})"
-    assert f"goes on with its own: {told}" in caplog.text
+    assert f"keeps its own: {told}" in caplog.text
     assert "0x" not in told
     if owner == "ScheduleHandler":
         name = {"learning_rate": "lr"}.get(handler.hyperparameter, handler.hyperparameter)
