@@ -124,8 +124,9 @@ def broadcast_rng_states(workers: Workers, label: str) -> None:
     kind, keys, *rest = own["numpy"]
     version, numbers, gauss = own["python"]
     given = [[str(kind), keys.tolist(), *rest], [version, numbers.tolist(), gauss]]
-    (kind, keys, *rest), python_state = workers.broadcast_object(given, label)
+    (kind, keys, *rest), (version, numbers, gauss) = workers.broadcast_object(given, label)
     numpy_state = (kind, np.array(keys, "uint32"), *rest)
+    python_state = (version, np.array(numbers, "uint32"), gauss)
     set_rng_states({"numpy": numpy_state, "python": python_state})
 
 
