@@ -60,7 +60,7 @@ KINDS = {
 
 
 def trained(kind, with_svrg):
-    """Return weights and figures of a run, whose handler is given the same data once more."""
+    """Return weights and figures of a run."""
     mx.random.seed(5)
     np.random.seed(5)
     net = gluon.nn.Dense(2)
@@ -69,7 +69,7 @@ def trained(kind, with_svrg):
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.02, "momentum": 0.9})
     estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
     data, val_data = KINDS[kind](), KINDS["dicts with weights"]()
-    handlers = [gs.SVRGHandler(train_data=data)] if with_svrg else []
+    handlers = [gs.SVRGHandler()] if with_svrg else []
     result = estimator.fit(data, val_data, epochs=3, event_handlers=handlers, verbose=0)
     outputs = estimator.predict(X).asnumpy()
     return [
