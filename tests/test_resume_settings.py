@@ -268,9 +268,7 @@ def test_an_edited_state_of_a_generator(edit, tmp_path):
     edit_run_state(path, EDITS[edit])
     random.seed(7)
     before = random.getstate()
-    with pytest.raises(
-        ValueError, match="continued from: its state of 'handlers' is not"
-    ):
+    with pytest.raises(ValueError, match="continued from: its state of 'handlers' is not"):
         fit(tmp_path, 2, handlers=handlers)
     assert random.getstate() == before
 
