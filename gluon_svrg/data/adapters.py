@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from numbers import Real
@@ -154,10 +154,9 @@ class ArrayLoaderData(TrainingData):
         """Return the first batches of epoch 0, from a copy of the loader."""
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
-        batches: Iterable[Any] = loader
         if isinstance(self._batches, ShardedLoader):
-            batches = self._batches.with_loader(loader)
-        return list(itertools.islice(batches, number))
+            return list(itertools.islice(self._batches.with_loader(loader), number))
+        return list(itertools.islice(loader, number))
 
     def reason_not_repeatable(self) -> str:
         """Return why a batch may differ next time: its transform, or `reshuffle`; else ''."""
