@@ -362,7 +362,7 @@ class WhatIsNeeded(MetaPathFinder):
 
 
 class AroundMXNet(Loader):
-    """MXNet's own loader, with what has to be done before and after it, whoever imports MXNet.
+    """MXNet's own loader, with what has to be done before and after every import of MXNet.
 
     Before: the cores, and ``distutils``; and what is slow is left out. Not as soon as this package
     is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:

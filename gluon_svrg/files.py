@@ -46,7 +46,7 @@ DAMAGED: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy, zipfile, zlib and json raise on bytes that somebody has changed."""
+"""What NumPy, zipfile, zlib and json raise on damaged bytes."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -92,7 +92,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_regular(path: Path, size: int | None = None, at_most: int | None = None) -> bytes:
-    """Return the content of a regular file, which may have been written by somebody else.
+    """Return the content of a regular file, which may come from an untrusted source.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; of a pipe, do not wait until somebody writes into it."""
+    """Open a file; if it is a pipe, do not wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -58,7 +58,7 @@ def summary(
     data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
         The data of a batch (without labels), its shape (the pass then runs on zeros), or training
         data, whose first batch is used, with one input or several (of an ``mx.io.DataIter``, this
-        ends a pass that is under way).
+        ends a pass that has begun).
     event_handlers : EventHandler or list of EventHandler, optional
         Those of `fit`: a handler that makes passes of its own, such as SVRGHandler, says how many.
 
@@ -312,7 +312,7 @@ def _count(params: list[Parameter]) -> int:
 
 
 def _table_of(layers: list[_Layer], width: int) -> list[str]:
-    """Return the lines of the table; a shape that has no room goes on in the next line."""
+    """Return the lines of the table; a shape that is too long continues on the next line."""
     rows = [_HEADER, *layers]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     rest = sum(widths) - widths[_SHAPE] + len(_GAP) * (len(widths) - 1)

@@ -30,6 +30,6 @@ class Corrections(EpochBegin, BatchBegin):
         self.counts.append(0)
 
     def batch_begin(self, estimator, *args, **kwargs):
-        if not self.counts:  # a run that goes on in the middle of an epoch
+        if not self.counts:  # a run that continues in the middle of an epoch
             self.counts.append(0)
         self.counts[-1] += estimator.trainer.full_gradient is not None

@@ -144,7 +144,7 @@ def foreign():
     return run_together(PROGRAMS + "everything", 2)
 
 
-def test_a_kvstore_of_somebody_else(foreign):
+def test_a_custom_kvstore(foreign):
     """It needs no more than what `gluon.Trainer` asks of one."""
     for rank, answer in enumerate(foreign):
         kind, own_rank, calls, weights, expected = answer["train"]
@@ -162,7 +162,7 @@ def test_a_kvstore_that_does_not_add_up_is_one_sentence(foreign):
         assert "of 7, and this process is worker" in other
 
 
-def test_a_kvstore_of_somebody_else_in_one_process():
+def test_a_custom_kvstore_in_one_process():
     """It adds up over the contexts, as it would in a gluon.Trainer."""
     calls, weights = foreign_programs.alone()
     assert calls > 0

@@ -608,7 +608,7 @@ def test_a_bar_of_an_evaluation_needs_no_length():
             yield [0, 1]
 
         def __len__(self):
-            raise TypeError("nobody knows")
+            raise TypeError("an unexpected error")
 
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize()

@@ -260,7 +260,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_generators_state_that_somebody_has_edited(edit, tmp_path):
+def test_an_edited_state_of_a_generator(edit, tmp_path):
     """It raised TypeError or OverflowError, which are no sentence about the checkpoint."""
     handlers = [gs.SVRGHandler()] if edit == "a seed of masks" else []
     fit(tmp_path, 1, handlers=handlers)
@@ -268,9 +268,7 @@ def test_a_generators_state_that_somebody_has_edited(edit, tmp_path):
     edit_run_state(path, EDITS[edit])
     random.seed(7)
     before = random.getstate()
-    with pytest.raises(
-        ValueError, match="continued from: its state of 'handlers' is not"
-    ):
+    with pytest.raises(ValueError, match="continued from: its state of 'handlers' is not"):
         fit(tmp_path, 2, handlers=handlers)
     assert random.getstate() == before
 

@@ -316,7 +316,7 @@ def test_the_loader_is_at_its_begin_after_a_resume(tmp_path):
     assert len(list(run(resume="auto"))) == 5
 
 
-def test_a_rate_that_somebody_else_sets_is_left_alone():
+def test_a_rate_that_is_set_elsewhere_is_left_alone():
     class Halve(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
             for param in estimator.trainer._params:

@@ -143,7 +143,7 @@ def names_of_own_parameters(block: Block) -> set[str]:
 def parameters_by_structure(net: Block) -> dict[str, Parameter]:
     """Return the parameters by their place in `net`, as `save_parameters` names them.
 
-    A network that is made anew in the same process has other names; the places stay.
+    A network that is created again in the same process has other names, but the same places.
     """
     return net._collect_params_with_prefix()
 
@@ -172,7 +172,7 @@ def has_static_shape(net: Block) -> bool:
 
 
 def forget_graph(block: HybridBlock) -> None:
-    """Let a hybridized Block trace its graph anew, with the same flags."""
+    """Make a hybridized Block trace its graph again, with the same flags."""
     block._clear_cached_op()
 
 

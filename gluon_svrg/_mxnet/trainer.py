@@ -141,7 +141,7 @@ def updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
 
 
 def forget_kvstore(trainer: Trainer) -> None:
-    """Let `trainer` make its kvstore anew: one that updates holds a copy of the weights."""
+    """Make `trainer` create its kvstore again: one that updates holds a copy of the weights."""
     for param in trainer._params:
         if param._stype != "default" and param._data is not None:
             full_data(param)  # which the kvstore alone has
@@ -168,8 +168,8 @@ def set_update_counts(
 ) -> None:
     """Set the counts of updates, by index, the same for each device.
 
-    MXNet counts by device and would begin anew on one that it does not know, with num_update
-    standing still until the count has caught up (MXNet issue 17357).
+    MXNet counts by device and would start from zero on a device that is new to it; num_update
+    would not change until that count has caught up (MXNet issue 17357).
     """
     optimizer._all_index_update_counts = {device: dict(counts) for device in {0, *devices}}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]

@@ -160,7 +160,7 @@ class BatchProcessor(_MXNetBatchProcessor):
         return None
 
     def load_state_dict(self, state: State | None) -> None:
-        """Go on from what :meth:`state_dict` returned, whose arrays are its alone."""
+        """Continue from the result of :meth:`state_dict`, whose arrays are copies."""
 
     def _shares(
         self, batch: object, net: gluon.Block, contexts: list[mx.Context], batch_axis: int

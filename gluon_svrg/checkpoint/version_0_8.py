@@ -11,12 +11,16 @@ from gluon_svrg.run import Phase
 
 FORMAT = 4
 
+_STOPPING = "mxnet.StoppingHandler"
+
 
 def translated(states: State) -> State:
     """Return the states of all parts as this version has them."""
     states = dict(states)
     # The random numbers were a part of their own.
     handlers = {**states["handlers"], **states.pop("random_state")}
+    # Each run had one, after those that the user gave; the loop counts by itself now.
+    handlers[_STOPPING] = handlers.get(_STOPPING, [])[:-1]
     return {
         **states,
         "trainer": {**states["trainer"], "states": _optimizer_states(states["trainer"]["states"])},

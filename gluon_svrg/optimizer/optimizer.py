@@ -111,7 +111,7 @@ class Optimizer(mxnet_optimizer.Optimizer):
     # Not MXNet's registry: `mx.optimizer.create` still makes MXNet's own LARS and Signum.
     opt_registry: ClassVar[dict[str, type[mxnet_optimizer.Optimizer]]] = {}
 
-    _counted: frozenset[int] = frozenset()  # whose updates are counted before the step under way
+    _counted: frozenset[int] = frozenset()  # indices whose updates are already counted in this step
 
     # The order is MXNet 2's, so all of them may be given by position.
     def __init__(

@@ -64,11 +64,11 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, 
     Parameters
     ----------
     epochs : int or iterable of int, optional
-        Which epochs are profiled, from 0; by default all. The first one of a run pays for what
+        The epochs to profile, from 0; by default all. The first one of a run includes what
         MXNet sets up once.
     synchronize : bool
         Whether each phase waits for MXNet. If not, nothing is slowed down, and a phase has the time
-        that Python spends in it: computations count where somebody waits for their results.
+        that Python spends in it: computations count in the phase that waits for their results.
     trace : str or path, optional
         A ``.json`` file for the trace: MXNet's operators by thread, and the phases, for
         ``chrome://tracing`` or https://ui.perfetto.dev. MXNet has one profiler

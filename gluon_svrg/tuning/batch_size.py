@@ -99,7 +99,8 @@ def find_batch_size(
         If an argument is out of its range, the data have no batch, or one of sparse arrays. If
         there are several workers.
     MXNetError
-        If a step of the first size fails, or one of another size but for want of memory.
+        If a step of the first size fails, or one of another size for any reason but a lack of
+        memory.
     """
     check_arguments(estimator, data, "find_batch_size")
     check_integer("min_batch_size", min_batch_size, 1, "the first size that is tried")

@@ -42,7 +42,7 @@ class DryRun:
     iterate_epoch : callable
         Returns the batches of the epoch of a number.
     was_told_to_end : callable
-        Whether whoever waits for the steps wants them no longer.
+        Returns whether the consumer of the steps has stopped.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
     if not training_data(data, "data").is_restorable:
         estimator.logger.warning(
             "%s reads from the data, a %s, whose place cannot be put back: the order of the epochs "
-            "of a later run may be another one; make it anew for the run",
+            "of a later run may be another one; create it again for the run",
             what,
             type(data).__name__,
         )

@@ -1,4 +1,4 @@
-"""What becomes of the states of several workers when another number of them goes on."""
+"""The states of several workers after a resume with another number of workers."""
 
 import types
 

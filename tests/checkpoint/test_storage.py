@@ -282,7 +282,7 @@ def traps(marker):
 
 
 def forged(folder, manifest=None, **files):
-    """Write the newest checkpoint anew with another content, its checksums right."""
+    """Write the newest checkpoint again with another content and right checksums."""
     found = storage.read(folder / NEWEST)
     shutil.rmtree(found.path)
     files = {name: c for name, c in {**found.files, **files}.items() if c is not None}
@@ -658,7 +658,7 @@ def test_a_folder_that_was_renamed_is_damaged(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
-    """Who puts it aside for that would lose a good checkpoint."""
+    """Setting it aside for that would lose a good checkpoint."""
     storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"})
 
     def refuse(path, *_, **__):

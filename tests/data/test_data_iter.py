@@ -135,7 +135,7 @@ def test_a_pass_that_was_left_early(name, samples, tmp_path):
 
 
 def test_one_iterator_in_several_hands(tmp_path):
-    """What was read of it is known whoever asks: fit, evaluate after evaluate."""
+    """`fit` and repeated `evaluate` all know what was read of it."""
     iterator = svm_file(tmp_path, 10)
     for _ in range(5):
         assert samples_of(batches_of(iterator, "val_data")) == list(range(10))

@@ -72,7 +72,7 @@ def test_between_two_locks_every_pass_sees_the_same_pixels(shuffle, prefetch):
     assert same(pixels(data), seen[0])
 
 
-def test_unlocked_each_epoch_and_each_pass_in_order_draws_anew():
+def test_unlocked_each_epoch_and_each_pass_in_order_draws_again():
     data = loader()
     assert data.locked_draw is None
     passes = []

@@ -82,9 +82,8 @@ EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
     *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
-    events.InsteadOfGradientReady,
     *(HasCheckpoints, events.HasExclusiveTasks),
-    *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
+    *(events.EvaluationEnd, events.RequiresRun),
 }
 
 
@@ -286,7 +285,7 @@ def test_its_state_comes_back(cls, tmp_path):
     probe = Probe(handler)
     fit(estimator, handler, probe, resume=written.path)
     if cls is gs.SVRGHandler:
-        # To compute the table again moves the snapshot's running statistics, which nobody reads.
+        # Computing the table again moves the snapshot's running statistics, which are never read.
         for snapshot in (probe.state["pass"]["weights"], state["pass"]["weights"]):
             params = estimator.net.collect_params().values()
             trained = [param.grad_req != "null" for param in params]

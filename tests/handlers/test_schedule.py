@@ -162,7 +162,7 @@ def test_any_number_of_the_optimizer(optimizer, name, before):
     assert values.first == pytest.approx([0.5 - 0.05 * i for i in range(5)])
 
 
-def test_a_second_fit_begins_anew():
+def test_a_second_fit_starts_from_the_beginning():
     problem = problems.make("softmax")
     estimator = estimator_of(problem)
     values, handler = Values(), ScheduleHandler("learning_rate", schedules.linear(0.1, 0.0))
@@ -461,7 +461,7 @@ def test_a_plateau_without_its_figure():
         fit([PlateauHandler("validation accuracy")])
 
 
-def test_a_second_fit_counts_anew():
+def test_a_second_fit_counts_from_zero():
     problem = problems.make("softmax", samples=8)
     estimator = estimator_of(
         problem, optimizer_params={"learning_rate": 1.0}, metrics=problems.Scripted([1, 1, 1])

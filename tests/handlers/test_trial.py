@@ -279,7 +279,7 @@ def test_a_stop_breaks_the_pass_off_and_a_resume_makes_it(tmp_path, table):
 
 
 class Cut(BatchEnd):
-    """Ends each epoch after so many batches."""
+    """Ends each epoch after a given number of batches."""
 
     def __init__(self, batches=2):
         self._batches = batches

@@ -117,7 +117,7 @@ def test_a_trainer_of_other_parameters():
 
 
 class OwnLoss(gluon.loss.L2Loss):
-    """Who knows what it computes."""
+    """A loss whose formula is not known."""
 
 
 KINDS = {

@@ -303,7 +303,7 @@ def test_with_svrg_it_sees_the_masks_of_training():
 @pytest.mark.parametrize("stop", [3, 10, 14])
 @pytest.mark.parametrize("coefficient", [None, 1.0, "auto"])
 def test_resume(tmp_path, stop, coefficient):
-    """The records, the reference weights and the estimate go on as if nothing had been."""
+    """The records, the reference weights and the estimate are those of an undisturbed run."""
 
     def run(*handlers, resume=None, seed=0):
         problem = net_of("plain", seed)
