@@ -119,7 +119,9 @@ class RunRNG:
         If not, the generators still give the same numbers as after the epoch's first seed.
         """
         begin = _begin_of_epoch(position)
-        return has_drawn_since(partial(self._seed_mxnet, begin), contexts)
+        have_drawn = has_drawn_since(partial(self._seed_mxnet, begin), contexts)
+        self._seed_mxnet(begin)
+        return have_drawn
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH
