@@ -142,19 +142,8 @@ class RandomStateHandler(
         return self._is_needed
 
     def _have_drawn(self, position: Position, contexts: list[mx.Context]) -> bool:
-<<<<<<< HEAD
         """Return whether the batches of this epoch have drawn random numbers on this worker."""
         return has_drawn_since(partial(self._seed_mxnet, _begin_of_epoch(position)), contexts)
-=======
-        """Return whether the batches of this epoch have drawn random numbers on this worker.
-
-        If not, the generators still give the same numbers as after the epoch's first seed.
-        """
-        begin = _begin_of_epoch(position)
-        have_drawn = has_drawn_since(partial(self._seed_mxnet, begin), contexts)
-        self._seed_mxnet(begin)
-        return have_drawn
->>>>>>> svrg
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH

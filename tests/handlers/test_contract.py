@@ -81,11 +81,7 @@ EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
     *(events.RequiresHandlers, events.HandlesNonFinite),
-<<<<<<< HEAD
     *(HasCheckpoints, events.HasExclusiveTasks),
-=======
-    *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
->>>>>>> svrg
     *(events.EvaluationEnd, events.RequiresRun),
 }
 
