@@ -37,7 +37,7 @@ from gluon_svrg.reporting.result import FitResult as FitResult
 from gluon_svrg.reporting.tensorboard import TensorBoardHandler as TensorBoardHandler
 from gluon_svrg.reporting.versions import show_versions as show_versions
 from gluon_svrg.rng import seed_everything as seed_everything
-from gluon_svrg.run import Position as Position
+from gluon_svrg.run import Phase as Phase, Position as Position
 from gluon_svrg.stops import StopReason as StopReason
 from gluon_svrg.summary import summary as summary
 from gluon_svrg.svrg.coefficient import (
