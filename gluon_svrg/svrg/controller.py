@@ -126,45 +126,47 @@ class SVRGController:
             self.record_coefficient()
             self.interval.break_off()
             self.trainer.clear_control_variate()
-        self.take_due_snapshot(extra_batches=1)
-
-    def take_due_snapshot(self, extra_batches: int = 0) -> bool:
-        """Take the snapshot that the trial of this epoch has decided on; return whether it was due.
-
-        If a stop interrupts the full pass, the snapshot stays due, and a resume takes it. If the
-        epoch has no more batches, the next one begins with it.
-
-        Parameters
-        ----------
-        extra_batches : int
-            How many more batches count as done: 1 at *batch end*.
-        """
-        position, length = self._run.position, self._data.num_batches or 1
-        fraction = (position.batch_in_epoch + extra_batches) / length
-        has_batches = position.is_in_epoch and not position.is_trained
-        is_due = self.criterion.phase is Phase.DUE and has_batches
-        # Nor if the run ends with this batch.
-        if not is_due or fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
-            return False
-        with suppress(Interrupted), restoring_rng_on(Interrupted):
-            self._take_snapshot(self.next_coefficient(extra_batches), fraction)
-            # Plain gradients that wait for an accumulated step are right as they are.
-            self.trainer.is_corrected = self.trainer.has_waiting_gradient()
-            self.record_coefficient()
-        return True
+        with suppress(Interrupted):  # the run ends with this batch, and a resume takes the snapshot
+            self._take_due_snapshot(extra_batches=1)
 
     def take_interrupted_snapshot(self) -> None:
-        """Take the snapshot that a stop has interrupted, in the run before a resume.
+        """Take the snapshot that a stop has interrupted in the run before the resume.
 
         Raises
         ------
         Interrupted
             If a stop interrupts it again.
         """
-        if self.criterion.phase is Phase.DUE:
-            self.take_due_snapshot()
-            if self.criterion.phase is Phase.DUE:
-                raise Interrupted
+        self._take_due_snapshot()
+
+    def _take_due_snapshot(self, extra_batches: int = 0) -> None:
+        """Take the snapshot that the trial of this epoch has decided on, if it is due.
+
+        If a stop interrupts the full pass, the snapshot stays due. If the epoch has no more
+        batches, the next one begins with it.
+
+        Parameters
+        ----------
+        extra_batches : int
+            How many more batches count as done: 1 at *batch end*.
+        """
+        if self.criterion.phase is not Phase.DUE:
+            return
+        fraction = (self._run.position.batch_in_epoch + extra_batches) / (
+            self._data.num_batches or 1
+        )
+        # Nor if the run ends with this batch.
+        if fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
+            return
+        try:
+            with restoring_rng_on(Interrupted):
+                self._take_snapshot(self.next_coefficient(extra_batches), fraction)
+        except Interrupted:
+            self.interval.lock_data(self._data)  # as in the trial: the same samples come again
+            raise
+        # Plain gradients that wait for an accumulated step are right as they are.
+        self.trainer.is_corrected = self.trainer.has_waiting_gradient()
+        self.record_coefficient()
 
     def next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
         """Return the coefficient of a snapshot that is taken now.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from gluon_svrg import _mxnet
@@ -595,7 +595,7 @@ class Payoff:
     def _coefficient_now(self, assumed: float | str, moments: GradientMoments) -> Coefficients:
         """Return the coefficient that is used, that SVRG would use, or the `assumed` one."""
         if self.interval is not None:
-            trainer: SVRGTrainer = self._run.trainer
+            trainer = cast(SVRGTrainer, self._run.trainer)
             is_number = trainer.optimal_coefficient is None
             return trainer.coefficient if is_number else trainer.coefficients
         coefficient: float | str | OptimalCoefficient = assumed

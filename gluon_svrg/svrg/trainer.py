@@ -456,11 +456,6 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         fname : str or path
             The file.
-
-        Raises
-        ------
-        RuntimeError
-            If the servers of a dist kvstore run the optimizer, because they hold its states.
         """
         if self.full_gradient is not None:
             _logger.warning(
@@ -488,8 +483,6 @@ class SVRGTrainer(gluon.Trainer):
         ValueError
             If it is not such a file, or the states of another optimizer, schedule or other
             parameters; nothing is changed then.
-        RuntimeError
-            If the servers of a dist kvstore run the optimizer.
         """
         load_states(self, TrainerStates.read(fname))
 

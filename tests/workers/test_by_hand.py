@@ -35,6 +35,8 @@ def test_a_worker_without_a_row_is_told(results):
 def test_a_trainer_of_mxnets_own_is_told_once(results):
     for result in results[:1]:
         (line,) = result["plain"]
-        assert line.startswith(f"gluon.Trainer trains alone on each of {len(results)} workers")
+        assert line.startswith(
+            f"gluon.Trainer does not sum the gradients of the {len(results)} workers"
+        )
         assert line.endswith("use gluon_svrg.SVRGTrainer, which takes the same arguments")
     assert all(result["plain"] == [] for result in results[1:])

@@ -9,7 +9,6 @@ from gluon_svrg import workers
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.svrg import BatchGradient, GradientMoments, Interval
 from mxnet import autograd
-from mxnet.gluon.contrib import estimator as mx_estimator
 
 
 def everything():
@@ -18,7 +17,6 @@ def everything():
         function.__name__: function()
         for function in (
             refusals,
-            mxnets_estimator,
             a_late_start,
             a_late_shape,
             shapes_that_one_worker_knows,
@@ -30,7 +28,6 @@ def everything():
             moments,
             a_full_gradient_by_hand,
             handlers_that_decide,
-            data_that_a_handler_was_given,
         )
     }
 
@@ -56,22 +53,6 @@ def refusals():
         store = mx.kv.create("device")
         gs.SVRGTrainer([dense], "sgd", kvstore=store, update_on_kvstore=True)
     own.barrier("end")
-    return messages
-
-
-def mxnets_estimator():
-    net = dense(2)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    loss = mx.gluon.loss.L2Loss()
-    estimator = mx_estimator.Estimator(net, loss, trainer=trainer, context=mx.cpu())
-    dataset = mx.gluon.data.ArrayDataset(mx.nd.ones((4, 2)), mx.nd.ones((4, 1)))
-    data = mx.gluon.data.DataLoader(dataset, 2)
-    messages = []
-    for handler in (gs.SVRGHandler(train_data=data), gs.GradientUpdateHandler()):
-        try:
-            estimator.fit(data, epochs=1, event_handlers=[handler])
-        except ValueError as error:
-            messages.append(str(error))
     return messages
 
 
@@ -267,18 +248,6 @@ def handlers_that_decide():
     together = train()
     with workers.single_process():
         return [together, train()]
-
-
-def data_that_a_handler_was_given():
-    """They are shared out as those of `fit` are."""
-    own = workers.current()
-    net = dense(2)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
-    batches = [(mx.nd.ones((2, 2)) * i, mx.nd.ones((2, 1))) for i in range(3)]
-    svrg = gs.SVRGHandler(train_data=batches, gradient_table=True)
-    estimator.fit(batches, epochs=1, event_handlers=svrg, verbose=0)
-    return [svrg.gradient_evaluations, len(svrg.table), own.size]
 
 
 def dense(inputs):
