@@ -216,7 +216,7 @@ def survive(job: Job, kills: list[Kill], hosts: Hosts | None, rng: random.Random
             job.start()
             again = job.wait_for(r"\] phase (step|end)")
         else:
-            started = job.wait_for("launch: everything is started again")
+            started = job.wait_for("launch: restarting all workers")
             again = started and job.wait_for(r"\] phase (step|end)")
         kill.again = None if again is None else again - at
     job.wait_for("no such line: until the end")

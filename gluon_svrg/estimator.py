@@ -16,7 +16,7 @@ import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
 from gluon_svrg._typing import Verbose
 from gluon_svrg.arguments import check_integer, explains_unknown
-from gluon_svrg.batch.prediction import predict
+from gluon_svrg.batch.prediction import batches_to_predict, predict
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
 from gluon_svrg.consistency import (
@@ -28,8 +28,6 @@ from gluon_svrg.consistency import (
 )
 from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.data.base import TrainingData
-from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.evaluation.evaluate import check_initialized, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION
@@ -501,10 +499,10 @@ class Estimator(mx_estimator.Estimator, Run):
             settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
         check_same_setup(self, settings)
         broadcast_rng(workers)
-        self.data = data = shard(data, workers, self.batch_axis)
+        self.data = data = data.sharded(workers, self.batch_axis)
         trainer.synchronize(self.net, recheck=True)
         self.logger.info(
-            "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
+            "%s; batch_size is the total of all workers", data.describe_sharding(workers)
         )
         batch_size = settings.get("batch_size of train_data")
         if isinstance(batch_size, int) and batch_size < workers.size:

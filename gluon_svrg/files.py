@@ -121,15 +121,6 @@ def read_regular(path: Path, size: int | None = None, at_most: int | None = None
         return file.read()
 
 
-def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise DamagedError if `path` is a pipe or a device, which a library would wait for.
-
-    Raises OSError if there is nothing.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise DamagedError(f"{os.fspath(path)} is no regular file")
-
-
 def _without_waiting(path: str, flags: int) -> int:
     """Open a file; if it is a pipe, do not wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -101,7 +101,7 @@ def test_the_time_of_slurm_is_up(folder):
         found += "continues" in line
     job.send_signal(signal.SIGUSR1)
     out, _ = job.communicate(timeout=60)
-    assert "launch: SIGUSR1: the workers are told" in out
+    assert "launch: SIGUSR1: the workers stop after this batch" in out
     assert "back into the queue" in out
     assert job.returncode == 138
     assert (folder / "requeued").read_text() == "requeue 4711\n"

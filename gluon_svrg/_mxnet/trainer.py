@@ -65,19 +65,6 @@ def step_scale(trainer: Trainer) -> float:
     return trainer._scale
 
 
-def is_run_by_servers(trainer: Trainer) -> bool:
-    """Return whether servers of a dist kvstore run the optimizer, which no SVRGTrainer lets them.
-
-    Known once the kvstore is initialised.
-    """
-    return bool(trainer._kv_initialized and trainer._distributed and trainer._update_on_kvstore)
-
-
-def kvstore_type(trainer: Trainer) -> str:
-    """Return the kind of the kvstore, for a message."""
-    return trainer._kvstore.type
-
-
 def kvstore_arguments(trainer: Trainer) -> tuple[object, dict[str, Any] | None]:
     """Return what `trainer` was given as kvstore and as compression_params."""
     return trainer._kvstore_params["kvstore"], trainer._compression_params
@@ -123,21 +110,8 @@ def updates_on_kvstore(trainer: Trainer) -> bool:
 
 
 def updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
-    """Return what holds the optimizer's states: one for each device, or the kvstore's.
-
-    Raises
-    ------
-    RuntimeError
-        If the servers of a dist kvstore run the optimizer, because they hold its states.
-    """
-    if not updates_on_kvstore(trainer):
-        return trainer._updaters
-    if is_run_by_servers(trainer):
-        raise RuntimeError(
-            f"with the kvstore {trainer._kvstore.type!r} the servers hold the optimizer's states: "
-            "to save or load them, make the trainer with update_on_kvstore=False"
-        )
-    return [trainer._kvstore._updater]
+    """Return what holds the optimizer's states: one for each device, or the kvstore's."""
+    return [trainer._kvstore._updater] if updates_on_kvstore(trainer) else trainer._updaters
 
 
 def forget_kvstore(trainer: Trainer) -> None:

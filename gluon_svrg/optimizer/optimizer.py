@@ -327,8 +327,7 @@ class Optimizer(mxnet_optimizer.Optimizer):
         super()._set_current_context(device_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without param_dict, whose Parameters hold the arrays. The names and multipliers in it are
-        # copied, or a dist_sync server would not know them.
+        # Without param_dict, whose Parameters hold the arrays. Names and multipliers are copied.
         state = super().__getstate__()
         params = self.param_dict.items()
         state["idx2name"] = {**self.idx2name, **{i: param.name for i, param in params}}

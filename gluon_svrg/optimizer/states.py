@@ -342,13 +342,7 @@ def names_by_structure(net: Block, params: Iterable[Parameter]) -> dict[str, str
 
 
 def trainer_states(trainer: Trainer) -> TrainerStates:
-    """Return the states of `trainer`, any `gluon.Trainer`.
-
-    Raises
-    ------
-    RuntimeError
-        If the servers of a dist kvstore run the optimizer, because they hold its states.
-    """
+    """Return the states of `trainer`, any `gluon.Trainer`."""
     updater, *_ = _mxnet.updaters_in_use(trainer)
     params = _mxnet.parameters_of(trainer)
     return TrainerStates.of(_mxnet.optimizer_of(trainer), updater.states, params)
@@ -386,11 +380,8 @@ def load_states(
 
 
 def refresh_kvstore(trainer: Trainer) -> None:
-    """Give the current weights to a kvstore that runs the optimizer; the states stay.
-
-    The servers of a dist kvstore cannot be updated: they keep the weights of the last step.
-    """
-    if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_run_by_servers(trainer):
+    """Give the current weights to a kvstore that runs the optimizer; the states stay."""
+    if not _mxnet.has_kvstore_that_updates(trainer):
         return
     states = trainer_states(trainer)
     _mxnet.forget_kvstore(trainer)

@@ -13,7 +13,6 @@ import pytest
 from gluon_svrg import schedules
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
 from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
-from gluon_svrg.optimizer.states import trainer_states
 from mxnet import gluon
 from problems import ONE, TWO
 
@@ -304,22 +303,6 @@ def test_momentum_cannot_begin_with_nothing():
     message = r"value of 'momentum' at progress 0 must be above 0, got 0\.0: optimizers keep no"
     with pytest.raises(ValueError, match=message):
         fit([ScheduleHandler("momentum", rising)])
-
-
-def test_servers_do_not_see_the_value():
-    class Servers(EpochBegin):
-        def epoch_begin(self, estimator, *args, **kwargs):
-            estimator.trainer._distributed = True
-
-    problem = problems.make("softmax", TWO)
-    estimator = estimator_of(problem, update_on_kvstore=True)
-    trainer_states(estimator.trainer)  # makes the kvstore
-    with pytest.raises(NotImplementedError, match=r"'wd' cannot be set because servers run"):
-        estimator.fit(
-            problem.ndarrays(),
-            epochs=1,
-            event_handlers=[Servers(), ScheduleHandler("wd", schedules.constant(0.1))],
-        )
 
 
 ERRORS = [
