@@ -15,7 +15,7 @@ from gluon_svrg.batch.backward import shape_inference_of
 from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
-from gluon_svrg.settings import PLACES, settings_of
+from gluon_svrg.settings import PLACES, TRAINING
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import WorkerError, Workers
 
@@ -152,8 +152,9 @@ def _versions() -> dict[str, Any]:
 
 
 def _run_settings(run: Run) -> dict[str, Any]:
-    """Return the settings that must be equal on all workers, by name."""
-    described: dict[str, Any] = {"network": class_path(run.net)}
+    """Return what must be equal on all workers, by name."""
+    settings = dict(run.settings)
+    described: dict[str, Any] = dict(settings.pop(TRAINING))
     params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
@@ -161,15 +162,13 @@ def _run_settings(run: Run) -> dict[str, Any]:
         described[f"shape of the parameter {place!r}"] = shape
         described[f"dtype of the parameter {place!r}"] = np.dtype(param.dtype).name
         described[f"grad_req of the parameter {place!r}"] = param.grad_req
-    described["trainer"] = class_path(run.trainer)
-    described["optimizer"] = class_path(_mxnet.optimizer_of(run.trainer))
     described["list of handlers"] = [type(handler).__name__ for handler in run.handlers]
     for number, handler in enumerate(run.handlers):
         described[f"handler {number} ({type(handler).__name__})"] = class_path(handler)
-    for owner, settings in settings_of(run).items():
+    for owner, values in settings.items():
         described |= {
             f"{name.lstrip('_')} of the {owner}": value
-            for name, value in settings.items()
+            for name, value in values.items()
             if name not in _OF_EACH_WORKER
         }
     described["number of metrics"] = [len(run.train_metrics), len(run.val_metrics)]

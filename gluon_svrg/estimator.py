@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
+from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
 from gluon_svrg._typing import Verbose
 from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.batch.prediction import batches_to_predict, predict
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
-from gluon_svrg.class_names import class_path
 from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
@@ -44,7 +43,7 @@ from gluon_svrg.reporting.result import FitResult
 from gluon_svrg.reporting.text_table import PrintedText
 from gluon_svrg.reporting.verbosity import check_verbose
 from gluon_svrg.run import Run, RunState, Value
-from gluon_svrg.settings import Settings, settings_of
+from gluon_svrg.settings import TRAINING, Settings, describe
 from gluon_svrg.stops import StopRequests
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
@@ -313,7 +312,7 @@ class Estimator(mx_estimator.Estimator, Run):
         )
         handlers = fit_handlers(self, val_data, event_handlers, resume is not None, sanity_check)
         self.handlers = handlers
-        self.settings = settings_of(self)
+        self.settings = describe(self)
         handlers.begin_run()
         try:
             with suppress_info(self.logger, verbose):
@@ -331,7 +330,7 @@ class Estimator(mx_estimator.Estimator, Run):
                 self.position.epoch + (self.position.batch_in_epoch > 0),
                 self.history,
                 not_finite=not_finite,
-                settings=_configuration_of(self),
+                settings=_reported_settings(self),
                 began=began,
                 seconds=time.perf_counter() - clock,
                 resumed_from=str(self.resumed_from.path) if self.resumed_from else "",
@@ -568,22 +567,20 @@ def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
             )
 
 
-def _configuration_of(estimator: Estimator) -> Settings:
-    """Return what a report says about network, data, optimizer, schedule, loss and handlers."""
+def _reported_settings(estimator: Estimator) -> Settings:
+    """Return the settings, with the network's size, the devices, the workers and the data."""
+    settings = dict(estimator.settings)
     params = estimator.net.collect_params().values()
     # A symbol may have a label, which has no shape.
     known = (param for param in params if param.shape is not None and has_shape(param))
-    sizes = [math.prod(param.shape) for param in known]
     training = {
-        "network": class_path(estimator.net),
-        "parameters": f"{sum(sizes):,}",
-        "trainer": class_path(estimator.trainer),
-        "optimizer": class_path(optimizer_of(estimator.trainer)),
+        **settings.pop(TRAINING),
+        "parameters": f"{sum(math.prod(param.shape) for param in known):,}",
         "contexts": ", ".join(map(str, estimator.context)),
         "workers": estimator.workers.size,
     }
     data = {"kind": estimator.data.kind, **estimator.data.description()}
-    return {"training": training, "training data": data, **estimator.settings}
+    return {TRAINING: training, "training data": data, **settings}
 
 
 def _profile_of(handlers: Iterable[EventHandler]) -> History:

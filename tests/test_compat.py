@@ -15,7 +15,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg import _compat
+from gluon_svrg import _compat, _cores
 from gluon_svrg._mxnet import numpy_2, text_of
 from mxnet import gluon
 
@@ -307,7 +307,7 @@ def test_mxnet_first_works_and_is_told_about_the_cores():
 
 def test_threads_without_a_loaded_mxnet(recwarn):
     environ = {}
-    _compat.use_every_core(environ, mxnet_is_loaded=False)
+    _cores.use_every_core(environ, mxnet_is_loaded=False)
     assert environ["OMP_NUM_THREADS"] == str(CORES)
     assert not recwarn.list
 

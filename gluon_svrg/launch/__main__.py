@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gluon_svrg import _compat
+from gluon_svrg._cores import usable_cores
 from gluon_svrg.launch.hosts import read_hosts
 from gluon_svrg.launch.job import Job, Options
 
@@ -260,7 +260,7 @@ def _cores(hosts: Mapping[str, int]) -> int:
     if hosts:
         return sum(hosts.values())
     # In a Slurm job, the number of tasks that was requested.
-    return int(os.environ.get("SLURM_NTASKS") or _compat.usable_cores())
+    return int(os.environ.get("SLURM_NTASKS") or usable_cores())
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from gluon_svrg import _compat
+from gluon_svrg import _cores
 from gluon_svrg.launch import job
 from gluon_svrg.launch.__main__ import new_parser, parse
 from launching import launch
@@ -41,7 +41,7 @@ def test_defaults(script):
 
 def test_auto(script, tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS", raising=False)
-    assert parse(["-n", "auto", script]).workers == _compat.usable_cores()
+    assert parse(["-n", "auto", script]).workers == _cores.usable_cores()
     monkeypatch.setenv("SLURM_NTASKS", "6")
     assert parse(["-n", "auto", script]).workers == 6
     (tmp_path / "hosts").write_text("node1:4\nnode2:3\n")
