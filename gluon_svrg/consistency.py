@@ -6,7 +6,7 @@ import functools
 import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mxnet as mx
 import numpy as np
@@ -16,14 +16,12 @@ from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
 from gluon_svrg.settings import PLACES, settings_of
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import WorkerError, Workers
-
-if TYPE_CHECKING:
-    from gluon_svrg.estimator import Estimator
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_AnyRun = TypeVar("_AnyRun", bound=Run)
 
 _HANDLERS = mx.gluon.contrib.estimator.event_handler
 _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
@@ -38,16 +36,16 @@ _OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds"
 
 
 def abort_on_error(
-    method: Callable[Concatenate[Estimator, _P], _R],
-) -> Callable[Concatenate[Estimator, _P], _R]:
+    method: Callable[Concatenate[_AnyRun, _P], _R],
+) -> Callable[Concatenate[_AnyRun, _P], _R]:
     """Abort the other workers, which would wait forever, if a method raises an exception.
 
     A method called inside `fit` leaves that to `fit`: a handler may catch the exception.
     """
 
     @functools.wraps(method)
-    def aborting(self: Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        is_outermost = self._loop is None
+    def aborting(self: _AnyRun, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        is_outermost = self.state.stops is None
         try:
             return method(self, *args, **kwargs)
         except (WorkerError, Interrupted):
@@ -121,7 +119,7 @@ def broadcast_weights(run: Run, batch: object) -> None:
     has its own running statistics afterwards.
     """
     shape_inference_of(run)(batch)
-    cast("SVRGTrainer", run.trainer).synchronize(run.net)  # `fit` has checked that it is one
+    cast(SVRGTrainer, run.trainer).synchronize(run.net)  # `fit` has checked that it is one
 
 
 def check_equal_weights(run: Run) -> None:

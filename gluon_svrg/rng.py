@@ -75,17 +75,15 @@ def draw_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
 
 
 def has_drawn_since(seed: Callable[[], None], contexts: list[mx.Context]) -> bool:
-    """Return whether MXNet has drawn random numbers since `seed` was called; call it again.
+    """Return whether MXNet has drawn random numbers since `seed` was called.
 
     MXNet's generators cannot be read, but what they give next can: the same numbers now and after
     the same seed mean that none was drawn. That holds on CPU; on other devices cuDNN draws from
-    generators of its own.
+    generators of its own. It draws itself: afterwards the caller has to seed.
     """
     now = draw_random_numbers(contexts)
     seed()
-    has_drawn = not np.array_equal(now, draw_random_numbers(contexts))
-    seed()
-    return has_drawn
+    return not np.array_equal(now, draw_random_numbers(contexts))
 
 
 def collect_rng_states() -> dict[str, Any]:

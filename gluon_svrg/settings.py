@@ -27,9 +27,6 @@ Settings: TypeAlias = dict[str, dict[str, Any]]
 
 OPTIMIZER, SCHEDULE = "optimizer", "lr_scheduler"
 
-NOT_MEASURED = "not measured yet"
-"""The learning rate before an AutoLearningRateHandler has set it."""
-
 PLACES = {"directory", "path", "log_dir", "trace", "file"}
 """Arguments of handlers that say where they write, and change no figure."""
 
@@ -64,13 +61,15 @@ def settings_of(run: Run) -> Settings:
             name, number = f"{kind} {number}", number + 1
         settings[name] = arguments
     for owner, name in scheduled_in(settings).items():  # the optimizer's own value is not used
-        text = settings[owner].get("schedule", NOT_MEASURED)
-        settings[OPTIMIZER][_attribute_of(name)] = text
+        settings[OPTIMIZER][_attribute_of(name)] = settings[owner]["schedule"]
     return settings
 
 
 def scheduled_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hyper-parameter that a handler sets, by the owner of the handler's settings."""
+    """Return the hyper-parameter that a handler sets, by the owner of the handler's settings.
+
+    A checkpoint of 0.8 may have an AutoLearningRateHandler, which measured the learning rate.
+    """
     return {
         owner: values.get("hyperparameter", "learning_rate")
         for owner, values in settings.items()

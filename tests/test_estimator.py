@@ -732,10 +732,6 @@ MISTAKES = {
         lambda e, x, y: e.evaluate([(x, y)], event_handlers=gs.MetricHandler),
         "got the class MetricHandler: make one",
     ),
-    "a class as handler of a summary": (
-        lambda e, x, y: gs.summary(e.net, x, gs.SVRGHandler),
-        "got the class SVRGHandler: make one",
-    ),
     "a frame as training data": (
         lambda e, x, y: e.fit(pd.DataFrame(x), epochs=1),
         r"train_data must be .*, got a DataFrame: give gluon_svrg.data.ArrayLoader\(data.to_numpy",

@@ -191,7 +191,7 @@ def test_a_schedule_that_the_resumed_run_lacks_is_told(tmp_path, caplog):
 def test_what_a_schedule_sets_is_not_told_to_be_the_optimizers(tmp_path, caplog):
     fit(tmp_path, 1, handlers=scheduled())
     fit(tmp_path, 2, learning_rate=0.5, wd=0.5, handlers=scheduled())
-    (told,) = [r.getMessage() for r in caplog.records if "with its own" in r.getMessage()]
+    (told,) = [r.getMessage() for r in caplog.records if "keeps its own" in r.getMessage()]
     assert told.endswith("its own: optimizer: wd 0.5 (not 0.001)")
 
 

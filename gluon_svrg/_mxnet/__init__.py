@@ -6,10 +6,8 @@ their owners.
 """
 
 from gluon_svrg._mxnet.block import (
-    SAME_NUMBERS as SAME_NUMBERS,
     BlockState as BlockState,
     ExpectedOutput as ExpectedOutput,
-    KnownLoss as KnownLoss,
     arguments_of as arguments_of,
     array_from_numpy as array_from_numpy,
     arrays_of as arrays_of,
@@ -31,7 +29,6 @@ from gluon_svrg._mxnet.block import (
     inputs_of as inputs_of,
     is_differentiable as is_differentiable,
     is_fresh as is_fresh,
-    known_loss as known_loss,
     labels_are_probabilities as labels_are_probabilities,
     labels_are_signed as labels_are_signed,
     last_operator as last_operator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -17,11 +17,9 @@ from gluon_svrg.batch.parts import cannot_compute
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.training_data import batches_of
+from gluon_svrg.run import Run
 from mxnet import autograd
 from mxnet.ndarray import NDArray
-
-if TYPE_CHECKING:
-    from gluon_svrg.events import Run
 
 
 def batches_to_predict(data: object, batch_size: int | None) -> Iterator[Any]:

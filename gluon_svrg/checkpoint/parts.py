@@ -89,7 +89,8 @@ def _save_history(run: Run) -> State:
 
 
 def _load_history(run: Run, state: State) -> None:
-    run.history[:] = state["history"]
+    # A new list: handlers know by it that the rows are others.
+    run.history = type(run.history)(state["history"])
     run.figures = state["figures"]
     run.last_evaluation = state["last_evaluation"]
     run.state.evaluated_at = state["evaluated_at"]

@@ -15,7 +15,6 @@ from gluon_svrg.optimizer.states import (
     trainer_states,
 )
 from gluon_svrg.settings import (
-    NOT_MEASURED,
     OPTIMIZER,
     PLACES,
     SCHEDULE,
@@ -68,9 +67,6 @@ def load_trainer(run: Run, state: State) -> None:
     if run.workers.is_first:
         _log_missing_schedules(run, state)
         _log_changes(run, changes)
-    own, saved = (s.get(OPTIMIZER, {}) for s in (run.settings, state["settings"]))
-    if own.get("lr") == NOT_MEASURED and isinstance(saved.get("lr"), str):
-        own["lr"] = saved["lr"]  # which was measured before the checkpoint
 
 
 def remember_trainer(run: Run) -> Callable[[], None]:

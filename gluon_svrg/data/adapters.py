@@ -154,9 +154,9 @@ class ArrayLoaderData(TrainingData):
         """Return the first batches of epoch 0, from a copy of the loader."""
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
-        is_sharded = isinstance(self._batches, ShardedLoader)
-        batches = self._batches.with_loader(loader) if is_sharded else loader
-        return list(itertools.islice(batches, number))
+        if isinstance(self._batches, ShardedLoader):
+            return list(itertools.islice(self._batches.with_loader(loader), number))
+        return list(itertools.islice(loader, number))
 
     def reason_not_repeatable(self) -> str:
         """Return why a batch may differ next time: its transform, or `reshuffle`; else ''."""

@@ -98,9 +98,7 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, Req
 
     def exclusive_tasks(self) -> list[str]:
         """Return that it sets the hyper-parameter."""
-        # An AutoLearningRateHandler may stand beside a PlateauHandler, but not beside this.
-        first = ["choose the first learning rate"]
-        return [f"set {self.hyperparameter!r}"] + first * (self.hyperparameter == "learning_rate")
+        return [f"set {self.hyperparameter!r}"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""

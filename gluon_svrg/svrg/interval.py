@@ -6,7 +6,6 @@ import logging
 import numbers
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import Batch, is_empty
@@ -28,11 +27,9 @@ from gluon_svrg.svrg.locks import AugmentationLock, MaskLock
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.svrg.table import GradientTable, TablePolicy
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
-
-if TYPE_CHECKING:
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 
 class Interval:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -74,6 +74,8 @@ class SVRGTrainer(gluon.Trainer):
         Corrects the gradients; its `full_gradient` is None while they are not corrected.
     is_corrected : bool
         Whether the gradients that wait for a step are corrected.
+    on_clear : callable or None
+        Called by :meth:`clear_control_variate`; set by a method that has to know of it.
     workers : Workers
         The processes that train together.
 
@@ -143,6 +145,7 @@ class SVRGTrainer(gluon.Trainer):
         self._ignores_stale = False  # in this step
         self._unused: set[str] = set()  # not reached since the last step, nor in the full pass
         self.control_variate = ControlVariate(self.workers)
+        self.on_clear: Callable[[], None] | None = None
 
     @property
     def coefficient(self) -> float:
@@ -246,6 +249,8 @@ class SVRGTrainer(gluon.Trainer):
         """Continue as a plain `gluon.Trainer`."""
         self.control_variate.clear()
         self.is_corrected = False
+        if self.on_clear is not None:
+            self.on_clear()
 
     def correct(self, snapshot_gradient: BatchGradient) -> None:
         """Correct the gradient of the batch that has just been through the backward pass.

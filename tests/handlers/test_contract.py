@@ -38,7 +38,6 @@ class Entry(NamedTuple):
 
 
 TABLE = {
-    gs.AutoLearningRateHandler: Entry(lambda e, path: {}, False),  # the network is no linear one
     gs.CheckpointHandler: Entry(lambda e, path: {"directory": path, "monitor": LOSS}, False),
     gs.EMAHandler: Entry(lambda e, path: {"decay": 0.9, "keep": True}, True),
     gs.EarlyStoppingHandler: Entry(lambda e, path: {"monitor": LOSS, "restore_best": True}, False),
@@ -81,7 +80,7 @@ STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
 EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
-    *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
+    *(events.RequiresHandlers, events.HandlesNonFinite),
     *(HasCheckpoints, events.HasExclusiveTasks),
     *(events.EvaluationEnd, events.RequiresRun),
 }

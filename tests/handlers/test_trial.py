@@ -85,7 +85,7 @@ def test_the_snapshot_is_taken_in_the_middle_of_the_epoch(kind, table, contexts)
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])
 def test_the_ratio_and_its_average_are_those_of_numpy(kind, monkeypatch):
     """Over all batches, from the weights before the epoch, and after the pass from its own."""
-    monkeypatch.setattr("gluon_svrg.svrg.snapshot_schedule._MIN_BATCHES", 5)
+    monkeypatch.setattr("gluon_svrg.svrg.payoff._MIN_BATCHES", 5)
     problem, weights = problems.make(kind, samples=40), Weights()
     start = flat(problem.params, 1)
     shapes = [p.shape for p in problem.params]

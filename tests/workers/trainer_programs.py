@@ -236,14 +236,12 @@ def handlers_that_decide():
         label = (data[:, 0] > 0) + 1.0 * (data[:, 1] > 0)
         loader = gs.data.ArrayLoader(data, label, batch_size=8, shuffle=True, seed=1)
         meter = gs.VarianceHandler(at=(50, 100), batches=4)
-        rate = gs.AutoLearningRateHandler()
         svrg = gs.SVRGHandler(max_variance_ratio=0.02, recheck_every_n_epochs=2)
-        result = estimator.fit(loader, epochs=6, event_handlers=[meter, rate, svrg], verbose=0)
+        result = estimator.fit(loader, epochs=6, event_handlers=[meter, svrg], verbose=0)
         return {
             "ratios": [record.average for record in meter.records],
             "counts": [meter.gradient_evaluations, svrg.gradient_evaluations],
             "given up": [svrg.criterion.off_since, svrg.criterion.times_off],
-            "rates": [rate.learning_rate, rate.gradient_evaluations, *rate.smoothness],
             "coefficients": [row.get("coefficient", -1) for row in result.history],
         }
 
