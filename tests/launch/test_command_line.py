@@ -93,7 +93,7 @@ def test_hosts_that_are_refused(script, tmp_path, capsys, text, said):
 def test_a_program_for_ssh_that_is_not_there(script, tmp_path):
     (tmp_path / "hosts").write_text("node1:2\n")
     arguments = ["-n", "2", "--hosts", str(tmp_path / "hosts"), "--ssh", "/no/ssh", script]
-    with pytest.raises(ValueError, match="--ssh '/no/ssh' is not installed, and other hosts"):
+    with pytest.raises(ValueError, match="--ssh '/no/ssh' is not installed, but the hosts"):
         job.Job(parse(arguments))
     (tmp_path / "hosts").write_text("localhost:2\n")
     job.Job(parse(arguments))

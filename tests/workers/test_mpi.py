@@ -75,7 +75,7 @@ def test_what_is_no_sum_is_one_sentence(answers):
     for answer in answers:
         sparse, contexts, dtype = answer["refusals"]
         assert "array 0 of a sum is row_sparse: workers add dense arrays only" in sparse
-        assert "are on cpu(0) and cpu(1): give those of one context" in contexts
+        assert "are on cpu(0) and cpu(1): pass those of one context" in contexts
         assert dtype.startswith("array 0 of a sum is bool: workers add float32, float64,")
 
 
@@ -154,7 +154,7 @@ def test_other_arrays_on_one_worker_are_one_sentence(heard):
     for kind, message in heard("other arrays"):
         assert kind in PARTED
         assert message == (
-            "the workers sum different arrays: 1 on worker 0, 1 on worker 1; the first difference "
+            "the workers sum different arrays: 2 on worker 0, 2 on worker 1; the first difference "
             "is float32 [3] on worker 0 and float32 [4] on worker 1. All workers need the same "
             "network"
         )
