@@ -305,7 +305,7 @@ class Estimator(mx_estimator.Estimator, Run):
         _check_that_it_trains(self)
         self.state = RunState(
             self.position,
-            self.history.before(initial_epoch),
+            self.history,
             max_epoch=epochs,
             max_batch=batches,
             batch_axis=batch_axis,
@@ -319,6 +319,7 @@ class Estimator(mx_estimator.Estimator, Run):
                 data = self._prepare(data, val_data, resume)
             self.train_data, self.val_data, self.data = train_data, val_data, data
             self.verbose = verbose
+            self.history = self.history.before(initial_epoch)
             self.position = self.position.at_epoch(initial_epoch, data.num_batches)
             self.state.stops = StopRequests(self.workers)
             self._loop = FitLoop(self, self.state.stops, handlers)
