@@ -10,7 +10,6 @@ import mxnet as mx
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Run
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
@@ -158,12 +157,7 @@ class SVRGController:
         # Nor if the run ends with this batch.
         if fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
             return
-        try:
-            with restoring_rng_on(Interrupted):
-                self._take_snapshot(self.next_coefficient(extra_batches), fraction)
-        except Interrupted:
-            self.interval.lock_data(self._data)  # as in the trial: the same samples come again
-            raise
+        self._take_snapshot(self.next_coefficient(extra_batches), fraction)
         # Plain gradients that wait for an accumulated step are right as they are.
         self.trainer.is_corrected = self.trainer.has_waiting_gradient()
         self.record_coefficient()

@@ -6,7 +6,6 @@ from typing import Any
 
 from gluon_svrg import _mxnet, events
 from gluon_svrg.arguments import explains_unknown
-from gluon_svrg.batch.backward import backward_of, shape_inference_of
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
@@ -146,20 +145,12 @@ class SVRGHandler(
         data = run.data
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
-        self.interval = Interval(
-            estimator.net,
-            backward_of(estimator),
-            [param.name for param in _mxnet.parameters_of(trainer)],
+        self.interval = Interval.of(
+            run,
             gradient_table=self.gradient_table,
             table_memory=self.table_memory,
             lock=self.lock,
-            loss_scaler=trainer,
-            infer_shapes=shape_inference_of(estimator),
-            progress_bar=self.progress_bar and run.verbose not in (0, 2),
-            is_cancelled=run.stop_check("the full pass", includes_earlier=True),
-            workers=trainer.workers,
-            max_batches=run.max_batch,
-            logger=estimator.logger,
+            progress_bar=self.progress_bar,
         )
         self._controller = SVRGController(
             run,

@@ -13,13 +13,15 @@ from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.arrays.row_sparse import are_close, max_abs_values
 from gluon_svrg.batch import backward as run_backward
-from gluon_svrg.batch.backward import as_backward
+from gluon_svrg.batch.backward import as_backward, backward_of, shape_inference_of
 from gluon_svrg.data.training_data import (
     TrainingData,
     check_is_no_data_iter,
     training_data,
 )
 from gluon_svrg.events import Interrupted, State
+from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run import Run
 from gluon_svrg.svrg.collective import infer_shapes_together
 from gluon_svrg.svrg.full_pass import FullPass, IndexedBatch
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
@@ -27,7 +29,7 @@ from gluon_svrg.svrg.locks import AugmentationLock, MaskLock
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.svrg.table import GradientTable, TablePolicy
-from gluon_svrg.svrg.trainer import SVRGTrainer
+from gluon_svrg.svrg.trainer import SVRGTrainer, require_svrg_trainer
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
@@ -147,6 +149,44 @@ class Interval:
         self._prepared: int | None = None  # the batch for which `before` was called last
         self._awaits_batch = False  # whether no gradient was asked for since begin() or check()
 
+    @classmethod
+    def of(
+        cls,
+        run: Run,
+        *,
+        gradient_table: str | bool = "auto",
+        table_memory: float = 2**30,
+        lock: str = "auto",
+        progress_bar: bool = True,
+    ) -> Interval:
+        """Return the interval of a run, for a handler: call it at *train begin*.
+
+        It has the network, the batch processor, the loss scale, the workers and the logger of the
+        run, and a stop of the run interrupts its full passes.
+
+        Parameters
+        ----------
+        run : Estimator
+            The run, with an :class:`gluon_svrg.SVRGTrainer`.
+        gradient_table, table_memory, lock, progress_bar
+            As for the class.
+        """
+        return cls(
+            run.net,
+            backward_of(run),
+            [param.name for param in _mxnet.parameters_of(run.trainer)],
+            gradient_table=gradient_table,
+            table_memory=table_memory,
+            lock=lock,
+            loss_scaler=require_svrg_trainer(run),
+            infer_shapes=shape_inference_of(run),
+            progress_bar=progress_bar and run.verbose not in (0, 2),
+            is_cancelled=run.stop_check("the full pass", includes_earlier=True),
+            workers=run.workers,
+            max_batches=run.max_batch,
+            logger=run.logger,
+        )
+
     def begin(self, data: object, epoch: int = 0) -> FullGradient:
         """Take the snapshot, and return the full gradient over `data`.
 
@@ -164,7 +204,8 @@ class Interval:
         FloatingPointError
             If a gradient is NaN or infinite, at any loss scale.
         Interrupted
-            If `is_cancelled` returned True; everything is as if the pass had not begun.
+            If `is_cancelled` returned True: repeat the pass before the next batch is corrected.
+            The random numbers are as if it had not begun.
         """
         if self.table is not None:
             self.table.check()
@@ -179,14 +220,15 @@ class Interval:
             )
         infer_shapes_together(self._net, self._infer_shapes, first[1], self._workers)
         self.snapshot.take()
-        before = self.masks.state_dict()
+        before, rng_states = self.masks.state_dict(), collect_rng_states()
         self.masks.next_snapshot()
         try:
             full_gradient = self._full_gradient(batches_of_run, _chain(first, batches))
         except Interrupted:
+            # The data stay locked: the next batch is to have the augmentation of the next pass.
             self.table = None
             self.masks.go_back_to(before)
-            batches_of_run.unlock()
+            set_rng_states(rng_states)
             raise
         self.masks.release()
         self._augmentation_lock.unlock_after_pass(batches_of_run)
@@ -334,7 +376,7 @@ class Interval:
         state: State,
         data: TrainingData,
         full_gradient: FullGradient | None,
-        is_used: bool,
+        is_used: bool = True,
     ) -> None:
         """Continue from `state`.
 

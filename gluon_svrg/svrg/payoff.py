@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from gluon_svrg import _mxnet
@@ -22,7 +22,7 @@ from gluon_svrg.svrg.coefficient import Coefficient, OptimalCoefficient, coeffic
 from gluon_svrg.svrg.full_pass import IndexedBatch
 from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
-from gluon_svrg.svrg.trainer import SVRGTrainer
+from gluon_svrg.svrg.trainer import require_svrg_trainer
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter
 from mxnet.ndarray import NDArray
 
@@ -595,7 +595,7 @@ class Payoff:
     def _coefficient_now(self, assumed: float | str, moments: GradientMoments) -> Coefficients:
         """Return the coefficient that is used, that SVRG would use, or the `assumed` one."""
         if self.interval is not None:
-            trainer = cast(SVRGTrainer, self._run.trainer)
+            trainer = require_svrg_trainer(self._run)
             is_number = trainer.optimal_coefficient is None
             return trainer.coefficient if is_number else trainer.coefficients
         coefficient: float | str | OptimalCoefficient = assumed
