@@ -28,8 +28,6 @@ from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
 from gluon_svrg.events import Run, State
-from gluon_svrg.metrics.setup import renamed_metrics
-from gluon_svrg.metrics.state import all_metrics, metric_state, set_metric_state
 from gluon_svrg.optimizer.states import (
     TrainerStates,
     load_states,
@@ -450,45 +448,11 @@ class HistoryPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Restore the rows."""
-        names = renamed_metrics(self._run)
         # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
         rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
-        self._run.history[:] = [_renamed(row, names) for row in rows]
+        self._run.history[:] = list(rows)
         self._run.figures = state["figures"]
-        self._run.last_evaluation = _renamed(state["last_evaluation"], names)
-
-
-class MetricsPart(Part):
-    """The states of the metrics of training and evaluation, by name.
-
-    Parameters
-    ----------
-    run : Run
-        Whose metrics they are.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def state_dict(self) -> State:
-        """Return the states of the metrics."""
-        return {metric.name: metric_state(metric) for metric in all_metrics(self._run)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the metrics that both runs have; reset the others."""
-        saved = _renamed(state, renamed_metrics(self._run))
-        for metric in all_metrics(self._run):
-            if metric.name in saved:
-                set_metric_state(metric, saved[metric.name])
-            else:
-                metric.reset()
-                if self._run.position.batch_in_epoch and metric in self._run.train_metrics:
-                    self._run.logger.warning(
-                        "resume: the checkpoint has no value of the metric %r: in epoch %d it "
-                        "covers only the batches after the resume",
-                        metric.name,
-                        self._run.position.epoch,
-                    )
+        self._run.last_evaluation = state["last_evaluation"]
 
 
 class DataPart(Part):
@@ -521,11 +485,6 @@ def _told(changed: dict[str, tuple[Any, Any]], which: int, instead_of: int | Non
         f"{name} {values[which]}" + ("" if instead_of is None else f" (not {values[instead_of]})")
         for name, values in changed.items()
     )
-
-
-def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Return `values` in their order, those of old names by the new ones."""
-    return {names.get(name, name): value for name, value in values.items()}
 
 
 def _check_have_shapes(params: Mapping[str, Parameter]) -> None:

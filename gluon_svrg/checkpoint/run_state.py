@@ -12,7 +12,7 @@ checkpoint hold these states:
 ``trainer.npz``
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
-    The rest: where the run stands, its history, metrics, the states of its handlers, ...
+    The rest: where the run stands, its history, the states of its handlers, ...
 ``worker-1.npz``, ``worker-2.npz``, ...
     How the states of another worker differ from those of worker 0, which are in the files above:
     :mod:`gluon_svrg.checkpoint.worker_files`. One process writes none.
@@ -37,7 +37,6 @@ from gluon_svrg.checkpoint.parts import (
     DataPart,
     HistoryPart,
     LossScalePart,
-    MetricsPart,
     NetworkPart,
     Part,
     PositionPart,
@@ -72,7 +71,6 @@ def parts_of(run: Run) -> dict[str, Part]:
         "loss_scale": LossScalePart(run),
         "position": PositionPart(run),
         "history": HistoryPart(run),
-        "metrics": MetricsPart(run),
         "data": DataPart(run),
         "handlers": handlers_part(run),
         # Last: what comes before may draw.
@@ -107,21 +105,18 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
         If a handler's state, or a figure, is no plain data.
     """
     parts = parts_of(run)
-    # The handlers first: a MetricHandler brings the metrics up to date.
-    names = sorted(parts, key=lambda name: name != "handlers")
     if not run.workers.are_several:
-        states = {name: parts[name].state_dict() for name in names}
+        states = {name: part.state_dict() for name, part in parts.items()}
         files = _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
         return files, note
     try:
-        states = {name: parts[name].state_dict() for name in names}
+        states = {name: part.state_dict() for name, part in parts.items()}
     except FloatingPointError as e:
         exchange_states(run.workers, None, str(e))  # raises on all workers
         raise
     trainer: bytes = states["trainer"]["states"].to_bytes()
     exchange = exchange_states(run.workers, _as_data(states, trainer), None, note)
-    # The metrics once more: the handlers' reductions have updated them.
-    data = {**exchange.states, "metrics": parts["metrics"].state_dict()}
+    data = exchange.states
     others = gather_worker_files(run.workers, data, exchange.digests, exchange.first)
     average = _average_file(run)
     files = _files_of(data, trainer) | average | others if run.workers.is_first else {}

@@ -24,7 +24,7 @@ from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.handlers.validation import ValidationHandler
 from gluon_svrg.metrics.handler import MetricHandler
-from gluon_svrg.metrics.setup import LOSS
+from gluon_svrg.metrics.setup import LOSS, check_split
 from gluon_svrg.reporting.history_handler import HistoryHandler
 from gluon_svrg.reporting.progress import ProgressHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -75,6 +75,8 @@ def fit_handlers(
     for kind in _required_handlers(given, resumes):
         if not _has([*given, *defaults], kind):
             defaults.append(kind())
+    check_split(estimator.train_metrics, "training")
+    check_split(estimator.val_metrics, "validation")
     return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 
@@ -84,6 +86,7 @@ def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> Handle
     if not _has(handlers, mx_estimator.MetricHandler):
         handlers = [*handlers, MetricHandler(estimator.val_metrics)]
     handlers = [*handlers, *_loss_handlers(handlers, estimator.val_metrics)]
+    check_split(estimator.val_metrics, "validation")
     return _make_handler_list(handlers, estimator.val_metrics)
 
 
