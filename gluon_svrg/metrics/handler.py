@@ -203,7 +203,10 @@ class MetricHandler(
         """Compute the metrics with the outputs that were kept; on all workers together."""
         if not self._workers.are_several:
             if self._waiting:
-                self._add([self._contribution()])
+                try:
+                    self._add([self._contribution()])
+                finally:
+                    self._waiting, self._nbytes = [], 0
             return
         label = f"metrics after {self._count} batches"
         contents = self._workers.gather(data_to_bytes(self._contribution()), label)
@@ -327,7 +330,7 @@ class MetricHandler(
         """Read what the run says about its workers, axes and loss."""
         if isinstance(estimator, RunWithPosition):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
-        if isinstance(estimator, mx_estimator.Estimator):
+        if isinstance(estimator, RunWithPosition | mx_estimator.Estimator):
             is_training = self._is_of_training(estimator)
             self._task = Task.of(estimator.loss if is_training else estimator.val_loss)
 

@@ -10,7 +10,7 @@ import pytest
 import runs
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.metrics.handler import MetricHandler
-from gluon_svrg.metrics.setup import make_metrics
+from gluon_svrg.metrics.setup import copies, make_metrics
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -119,31 +119,6 @@ def test_a_metric_handler_that_is_given_may_leave_the_loss_out(handler_class):
     assert found == other.evaluate(data)
 
 
-def old(estimator, name="softmaxcrossentropyloss"):
-    """Call the metrics of the loss as version 0.2 did."""
-    for metric in [*estimator.train_metrics, *estimator.val_metrics]:
-        metric.name = metric.name.replace("loss", name)
-    return estimator
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batches", [5, 7])
-def test_a_checkpoint_with_the_old_names_goes_on(batches, tmp_path):
-    """In the middle of an epoch, and at its end: rows, counts and the last evaluation."""
-    straight, data = make()
-    expected = straight.fit(data, data, epochs=3).history
-    first, data = make()
-    handlers = [gs.CheckpointHandler(tmp_path, every_n_batches=1)]
-    old(first).fit(data, data, batches=batches, event_handlers=handlers)
-    assert "training softmaxcrossentropyloss" in first.history[0]
-    again, data = make()
-    result = again.fit(data, data, 3, [gs.CheckpointHandler(tmp_path)], resume="auto")
-    assert names(again.train_metrics) == ["training accuracy", "training loss"]
-    for name in ("training loss", "validation loss", "training accuracy"):
-        assert result.history.column(name) == expected.column(name)
-    assert [list(row) for row in result.history] == [list(row) for row in expected]
-
-
 def test_a_checkpoint_without_the_loss(tmp_path, root_logger, capsys):
     """Of a run with a metric of its own, which had no loss: that epoch's is of what follows."""
     first, data = make("acc")
@@ -225,8 +200,9 @@ def test_a_function_is_taken():
     estimator = gs.Estimator(estimator.net, estimator.loss, mean_error, trainer=trainer)
     (row,) = estimator.fit(data, epochs=1).history
     assert list(row)[-2:] == ["training mean_error", "training loss"]
-    expected = [np.abs((y - estimator.net(x)[:, 0]).asnumpy()).mean() for x, y in data]
-    assert row["training mean_error"] == pytest.approx(np.mean(expected), rel=1e-12)
+    errors = [np.abs((y - estimator.net(x)[:, 0]).asnumpy()) for x, y in data]
+    expected = np.concatenate(errors).mean()  # the last batch is smaller
+    assert row["training mean_error"] == pytest.approx(expected, rel=1e-12)
 
 
 def rows_of(*runs_given):
@@ -279,3 +255,44 @@ def test_a_metric_that_cannot_be_copied():
     with pytest.raises(ValueError, match=r"cannot be copied \(it holds a lock\): make one for"):
         rows_of((one, one))
     rows_of((one, Locked()))
+
+
+ACCURACY = mx.metric.Accuracy
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "argument"),
+    [
+        ([ACCURACY(), ACCURACY()], None, "train_metrics"),
+        (["acc"], ["acc", mx.metric.CompositeEvalMetric([ACCURACY()])], "val_metrics"),
+        ([mx.metric.Loss("loss"), mx.metric.CustomMetric(np.allclose, "loss")], None, "train_met"),
+    ],
+)
+def test_two_metrics_of_one_name_are_refused(train, val, argument):
+    with pytest.raises(ValueError, match=rf"{argument}.*: two metrics have the name .*\(name="):
+        make(train, val)
+    make([ACCURACY(), ACCURACY(name="other")])
+
+
+def test_a_metric_that_another_estimator_has_for_something_else():
+    """Its figures would have the other's name."""
+    metric = mx.metric.Accuracy()
+    first, data = make(metric)
+    make("acc", metric)
+    with pytest.raises(ValueError, match="'validation accuracy' is among the metrics of the train"):
+        first.fit(data, epochs=1)
+
+
+def test_copies_for_another_data_set():
+    estimator, data = make("mse", np.allclose, kind="linear")
+    before = estimator.evaluate(data)
+    copied = copies(estimator.val_metrics, "test")
+    assert names(copied) == ["test allclose", "test loss"]
+    handler = MetricHandler(copied)
+    handler.epoch_begin(estimator)
+    handler.batch_end(
+        estimator, batch=data[0], label=[data[0][1]], pred=[data[0][1]], loss=[data[0][1]]
+    )
+    handler.epoch_end(estimator)
+    assert copied[0].get()[1] == 1.0
+    assert {m.name: m.get()[1] for m in estimator.val_metrics} == before
