@@ -371,7 +371,9 @@ def _explained(metric: EvalMetric, batches: Sequence[Outputs], compute: Callable
     except (FloatingPointError, MemoryError):
         raise  # others decide about a NaN
     except Exception as e:
-        raise ValueError(_what_failed(metric, batches[0], e)) from e
+        # A worker may have no row of a batch.
+        outputs = next((o for o in batches if o.pred), batches[0])
+        raise ValueError(_what_failed(metric, outputs, e)) from e
 
 
 def _update(metric: EvalMetric, batches: Sequence[Outputs]) -> None:
@@ -387,7 +389,7 @@ def _what_failed(metric: EvalMetric, outputs: Outputs, error: Exception) -> str:
     if isinstance(metric, mx.metric.Loss):
         labels, preds = [], outputs.loss
         hint = "the loss has to be an array with a value per sample"
-    elif _has_classes_last(metric, labels[0], preds[0]):
+    elif labels and preds and _has_classes_last(metric, labels[0], preds[0]):
         name = type(metric).__name__
         hint = f"the classes are on the last axis: give the Estimator mx.metric.{name}(axis=-1)"
     what = "losses" if isinstance(metric, mx.metric.Loss) else "outputs"

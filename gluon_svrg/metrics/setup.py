@@ -116,7 +116,7 @@ def _own(metrics: list[EvalMetric]) -> list[EvalMetric]:
 
 def _bare_name(metric: EvalMetric) -> str:
     split, _, name = str(metric.name).partition(" ")
-    return name if split in SPLITS else str(metric.name)
+    return name if name and split in SPLITS else str(metric.name)
 
 
 def _check_names(metrics: list[EvalMetric], argument: str) -> None:
