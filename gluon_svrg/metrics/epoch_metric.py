@@ -55,7 +55,7 @@ class EpochMetric(mx.metric.EvalMetric):
         self.function = function
         self._collected: list[Collected] = []
         self._figure: float | None = None  # of what was collected, if it was read
-        name = name or getattr(function, "__name__", type(function).__name__)
+        name = name or str(getattr(function, "__name__", type(function).__name__))
         super().__init__(name, output_names=output_names, label_names=label_names)
 
     def update(self, labels: Iterable[NDArray], preds: Iterable[NDArray]) -> None:
