@@ -83,8 +83,9 @@ SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
 nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
-WITHOUT_MXNET = {"_compat", "_lazy", "_typing", "arguments", "files", "linear", "svrg", "svrg.rule"}
+WITHOUT_MXNET = {"_compat", "_lazy", "_typing", "arguments", "class_names", "files", "linear"}
 WITHOUT_MXNET |= {"reporting", "reporting.logger", "reporting.text_table", "reporting.verbosity"}
+WITHOUT_MXNET |= {"svrg", "svrg.rule"}
 """The modules that import no MXNet, without the package's name."""
 
 
@@ -361,7 +362,7 @@ class WhatIsNeeded(MetaPathFinder):
 
 
 class AroundMXNet(Loader):
-    """MXNet's own loader, with what has to be done before and after it, whoever imports MXNet.
+    """MXNet's own loader, with what has to be done before and after every import of MXNet.
 
     Before: the cores, and ``distutils``; and what is slow is left out. Not as soon as this package
     is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:

@@ -6,23 +6,22 @@ import functools
 import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _compat, _mxnet
 from gluon_svrg.batch.backward import shape_inference_of
+from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
-from gluon_svrg.settings import PLACES, class_of, settings_of
+from gluon_svrg.settings import PLACES, settings_of
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import WorkerError, Workers
-
-if TYPE_CHECKING:
-    from gluon_svrg.estimator import Estimator
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_AnyRun = TypeVar("_AnyRun", bound=Run)
 
 _HANDLERS = mx.gluon.contrib.estimator.event_handler
 _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
@@ -37,16 +36,16 @@ _OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds"
 
 
 def abort_on_error(
-    method: Callable[Concatenate[Estimator, _P], _R],
-) -> Callable[Concatenate[Estimator, _P], _R]:
+    method: Callable[Concatenate[_AnyRun, _P], _R],
+) -> Callable[Concatenate[_AnyRun, _P], _R]:
     """Abort the other workers, which would wait forever, if a method raises an exception.
 
     A method called inside `fit` leaves that to `fit`: a handler may catch the exception.
     """
 
     @functools.wraps(method)
-    def aborting(self: Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        is_outermost = self._loop is None
+    def aborting(self: _AnyRun, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        is_outermost = self.state.stops is None
         try:
             return method(self, *args, **kwargs)
         except (WorkerError, Interrupted):
@@ -60,13 +59,17 @@ def abort_on_error(
 
 
 def check_handlers_for_workers(handlers: Iterable[EventHandler]) -> None:
-    """Raise ValueError for a handler of MXNet's that works in a single process only."""
+    """Raise ValueError for a handler of MXNet's that works in a single process only.
+
+    A class that inherits from it and supports several workers has ``supports_workers = True``.
+    """
     for handler in handlers:
         for kind, reason in _SINGLE_PROCESS_HANDLERS.items():
-            if isinstance(handler, kind) and not _inherits_own_class(type(handler), kind.__name__):
+            if isinstance(handler, kind) and not getattr(handler, "supports_workers", False):
                 raise ValueError(
                     f"{type(handler).__name__} is MXNet's {kind.__name__}, which {reason}: give "
-                    f"gluon_svrg.{kind.__name__}, or a class that inherits from it"
+                    f"gluon_svrg.{kind.__name__}, or a class that inherits from it; or, if yours "
+                    "handles several workers itself, set supports_workers = True in it"
                 )
 
 
@@ -81,7 +84,7 @@ def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
         Other settings that must be equal: plain data by name.
     """
     local = {**_versions(), **settings, **_run_settings(run)}
-    all_workers = run.workers.gather_plain(local, "start of fit")
+    all_workers = run.workers.all_gather_object(local, "start of fit")
     first = all_workers[0]
     for rank, other in enumerate(all_workers):
         for name in (*first, *other):
@@ -116,7 +119,7 @@ def broadcast_weights(run: Run, batch: object) -> None:
     has its own running statistics afterwards.
     """
     shape_inference_of(run)(batch)
-    cast("SVRGTrainer", run.trainer).synchronize(run.net)  # `fit` has checked that it is one
+    cast(SVRGTrainer, run.trainer).synchronize(run.net)  # `fit` has checked that it is one
 
 
 def check_equal_weights(run: Run) -> None:
@@ -127,7 +130,7 @@ def check_equal_weights(run: Run) -> None:
     """
     trained = _mxnet.trained_parameters(run.trainer)
     checksums = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
-    first, *others = run.workers.gather_plain(checksums, "weights at the end of an epoch")
+    first, *others = run.workers.all_gather_object(checksums, "weights at the end of an epoch")
     for rank, other in enumerate(others, 1):
         for param, expected, actual in zip(trained, first, other, strict=True):
             if expected != actual:
@@ -150,7 +153,7 @@ def _versions() -> dict[str, Any]:
 
 def _run_settings(run: Run) -> dict[str, Any]:
     """Return the settings that must be equal on all workers, by name."""
-    described: dict[str, Any] = {"network": class_of(run.net)}
+    described: dict[str, Any] = {"network": class_path(run.net)}
     params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
@@ -158,11 +161,11 @@ def _run_settings(run: Run) -> dict[str, Any]:
         described[f"shape of the parameter {place!r}"] = shape
         described[f"dtype of the parameter {place!r}"] = np.dtype(param.dtype).name
         described[f"grad_req of the parameter {place!r}"] = param.grad_req
-    described["trainer"] = class_of(run.trainer)
-    described["optimizer"] = class_of(_mxnet.optimizer_of(run.trainer))
+    described["trainer"] = class_path(run.trainer)
+    described["optimizer"] = class_path(_mxnet.optimizer_of(run.trainer))
     described["list of handlers"] = [type(handler).__name__ for handler in run.handlers]
     for number, handler in enumerate(run.handlers):
-        described[f"handler {number} ({type(handler).__name__})"] = class_of(handler)
+        described[f"handler {number} ({type(handler).__name__})"] = class_path(handler)
     for owner, settings in settings_of(run).items():
         described |= {
             f"{name.lstrip('_')} of the {owner}": value
@@ -193,10 +196,3 @@ def _describe_difference(expected: Any, actual: Any) -> str:
     differences = [f"with {more}"] if more else []
     differences += [f"without {fewer}"] if fewer else []
     return " and ".join(differences) or f"{actual} instead of {expected}"
-
-
-def _inherits_own_class(kind: type, name: str) -> bool:
-    """Return whether a class inherits from this package's class of that name."""
-    return any(
-        base.__name__ == name and base.__module__.startswith("gluon_svrg.") for base in kind.__mro__
-    )

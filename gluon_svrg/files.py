@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The name, and the writer: host, process, a token of the process, a number; up to 0.7 the process.
-_ASIDE = re.compile(r"\.(.+)\.(?:([^./]+)\.(\d+)-([0-9a-f]{8})-\d+|(\d+))\.tmp")
+# The name, and the writer: host, process, a token of the process, a number.
+_ASIDE = re.compile(r"\.(.+)\.([^./]+)\.(\d+)-([0-9a-f]{8})-\d+\.tmp")
 _HOST = os.uname().nodename.replace(".", "_")
 _TOKEN, _numbers = secrets.token_hex(4), itertools.count()
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux: fcntl.h, RENAME_EXCHANGE
@@ -46,7 +46,7 @@ DAMAGED: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy, zipfile, zlib and json raise on bytes that somebody has changed."""
+"""What NumPy, zipfile, zlib and json raise on damaged bytes."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -92,7 +92,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_regular(path: Path, size: int | None = None, at_most: int | None = None) -> bytes:
-    """Return the content of a regular file, which may have been written by somebody else.
+    """Return the content of a regular file, which may come from an untrusted source.
 
     Parameters
     ----------
@@ -121,17 +121,8 @@ def read_regular(path: Path, size: int | None = None, at_most: int | None = None
         return file.read()
 
 
-def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise DamagedError if `path` is a pipe or a device, which a library would wait for.
-
-    Raises OSError if there is nothing.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise DamagedError(f"{os.fspath(path)} is no regular file")
-
-
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; of a pipe, do not wait until somebody writes into it."""
+    """Open a file; if it is a pipe, do not wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -157,12 +148,12 @@ def is_left_over(name: str) -> bool:
     match = _ASIDE.fullmatch(name)
     if match is None:
         return False
-    _, host, pid, token, pid_of_0_7 = match.groups()
-    if host not in (None, _HOST):
+    _, host, pid, token = match.groups()
+    if host != _HOST:
         return False
-    if int(pid or pid_of_0_7) == os.getpid():
+    if int(pid) == os.getpid():
         return token != _TOKEN  # of an earlier process with the same number
-    return not _is_running(int(pid or pid_of_0_7))
+    return not _is_running(int(pid))
 
 
 def _is_running(pid: int) -> bool:

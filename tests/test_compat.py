@@ -258,7 +258,7 @@ def test_only_the_thread_that_imports_mxnet_goes_without(monkeypatch):
 def test_other_threads_may_import_what_is_slow_meanwhile():
     """With setuptools' finder of distutils this was a deadlock, now and then.
 
-    One thread imports both, and SciPy itself is there before: Python lets a thread go on with a
+    One thread imports both, and SciPy itself is there before: Python lets a thread continue with a
     package that another has just imported before it is an attribute of its parent, and SciPy's
     own ``scipy._lib.doccer`` then fails, now and then, without MXNet as well.
     """

@@ -26,19 +26,19 @@ from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.events import (
     BatchEnd,
-    EpochEnd,
     ExceptionRaised,
     Order,
     Run,
     State,
     Stateful,
+    TakesDueSteps,
     TrainBegin,
     TrainEnd,
 )
 from gluon_svrg.optimizer.states import structural_names
-from gluon_svrg.svrg.trainer import SVRGTrainer, require_workers
-from gluon_svrg.workers import Single, Workers
-from gluon_svrg.workers.gradients import agree_on_stale
+from gluon_svrg.svrg.trainer import SVRGTrainer
+from gluon_svrg.workers import SingleProcess, Workers
+from gluon_svrg.workers.gradients import sync_stale_gradients
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -55,7 +55,7 @@ class GradientUpdateHandler(
     mx_estimator.GradientUpdateHandler,
     TrainBegin,
     BatchEnd,
-    EpochEnd,
+    TakesDueSteps,
     TrainEnd,
     ExceptionRaised,
     Stateful,
@@ -107,6 +107,7 @@ class GradientUpdateHandler(
     """
 
     state_key = "accumulation"
+    supports_workers = True
 
     @explains_unknown(
         accumulate_grad_batches="accumulate",
@@ -151,7 +152,7 @@ class GradientUpdateHandler(
         self.clip_value = clip_value
         self._batches = 0
         self._samples = 0  # of this worker
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._is_single_process = True
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: dict[gluon.Parameter, str] = {}
@@ -168,8 +169,8 @@ class GradientUpdateHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set ``grad_req`` to 'add', if a step has several batches."""
         self._batches = self._samples = 0
-        self._workers = require_workers(estimator)
-        self._is_single_process = not self._workers.are_several
+        self._workers = estimator.workers
+        self._is_single_process = not self._workers.is_distributed
         self._norm = None
         trained = trained_parameters(estimator.trainer)
         self._accumulated = {param: "add" for param in trained if param.grad_req == "add"}
@@ -187,7 +188,7 @@ class GradientUpdateHandler(
         if self._batches == self.accumulate:
             self._step(estimator.trainer)
 
-    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+    def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take a step with the remaining batches."""
         if self._batches:
             self._step(estimator.trainer)
@@ -287,16 +288,6 @@ class GradientUpdateHandler(
                 mark_fresh(data, is_new)
 
     def _step(self, trainer: gluon.Trainer) -> None:
-        if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
-            self._step_on_all(trainer)
-            return
-        trainer.data_are_divided = True  # by `fit`
-        try:
-            self._step_on_all(trainer)
-        finally:
-            trainer.data_are_divided = False
-
-    def _step_on_all(self, trainer: gluon.Trainer) -> None:
         """Take the step; raise ValueError if it needs a gradient that no sample has given."""
         try:
             self._take_step(trainer)
@@ -306,9 +297,7 @@ class GradientUpdateHandler(
             raise ValueError(_UNUSED.format(name)) from None
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
-        samples = (
-            self._samples if self._is_single_process else self._workers.total(self._samples, "step")
-        )
+        samples = self._samples
         self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)
         if is_on_kvstore and scales_losses(trainer):
@@ -325,8 +314,9 @@ class GradientUpdateHandler(
             trainer.step(samples, self.ignore_stale_grad)
         else:
             trainer.allreduce_grads()
+            total = self._workers.all_sum(samples, "samples of a step that clips")
             for grads in _gradients_of(trainer):
-                self._clip(grads, [grads], samples / step_scale(trainer))
+                self._clip(grads, [grads], total / step_scale(trainer))
             trainer.update(samples, self.ignore_stale_grad)
         if is_on_kvstore and not isinstance(trainer, SVRGTrainer):
             for param in trained_parameters(trainer):
@@ -342,7 +332,7 @@ class GradientUpdateHandler(
             if is_clipped and self._is_single_process:  # else the step does so
                 trainer.zero_stale_gradients()
             return
-        unused = agree_on_stale(trained_parameters(trainer), Single())
+        unused = sync_stale_gradients(trained_parameters(trainer), SingleProcess())
         if unused and is_on_kvstore:  # gluon.Trainer would take a step with a gradient of zero
             if not self.ignore_stale_grad:
                 raise ValueError(_UNUSED.format(unused[0].name))

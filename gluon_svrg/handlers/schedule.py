@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from gluon_svrg._mxnet import is_run_by_servers, kvstore_type, optimizer_of
+from gluon_svrg._mxnet import optimizer_of
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import (
     BatchBegin,
@@ -18,13 +18,13 @@ from gluon_svrg.events import (
     EventHandler,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
     TrainBegin,
 )
 from gluon_svrg.metrics.monitor import Monitor
-from gluon_svrg.run import require_estimator
 from gluon_svrg.schedules import Schedule, check_schedule
 
 # Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each
@@ -44,7 +44,7 @@ class _Leftover:
 _leftover_values: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Leftover]] = WeakKeyDictionary()
 
 
-class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks):
+class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, RequiresRun):
     """Sets a hyper-parameter of the optimizer to a function of training progress.
 
     The value is a function of ``estimator.progress`` alone (the fraction of ``epochs`` or
@@ -77,8 +77,6 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks):
         has a momentum of 0 that is to be scheduled. In `fit`: if another handler sets the same
         number.
         While training: if the schedule's value is NaN or infinite, or a momentum is not above 0.
-    NotImplementedError
-        If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
 
     def __init__(
@@ -100,13 +98,10 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks):
 
     def exclusive_tasks(self) -> list[str]:
         """Return that it sets the hyper-parameter."""
-        # An AutoLearningRateHandler may stand beside a PlateauHandler, but not beside this.
-        first = ["choose the first learning rate"]
-        return [f"set {self.hyperparameter!r}"] + first * (self.hyperparameter == "learning_rate")
+        return [f"set {self.hyperparameter!r}"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
-        require_estimator(self, estimator)
         if self.hyperparameter == "learning_rate":
             check_no_lr_scheduler(self, estimator.trainer)
         value = _value_of(self.hyperparameter, estimator.trainer)
@@ -171,7 +166,7 @@ def warn_of_leftover_value(estimator: Run, handlers: Iterable[EventHandler]) -> 
         )
 
 
-class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
+class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks, RequiresRun):
     """Multiplies a hyper-parameter by `factor` when the monitored figure stops improving.
 
     It is reduced after `patience` epochs in a row without improvement, as in Keras'
@@ -211,8 +206,6 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
         If an argument is out of its range. At *train begin*: if the run has no such figure, if the
         optimizer has no such number or has an lr_scheduler that sets the learning rate as well. In
         `fit`: if another handler sets the same number.
-    NotImplementedError
-        If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
 
     state_key = "plateau"
@@ -263,7 +256,6 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check figure and hyper-parameter, and forget earlier runs."""
-        require_estimator(self, estimator)
         self.monitor.check(estimator)
         if self.hyperparameter == "learning_rate":
             check_no_lr_scheduler(self, estimator.trainer)
@@ -362,11 +354,6 @@ def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
 
 
 def _set_value(hyperparameter: str, trainer: mx.gluon.Trainer, value: float) -> None:
-    if is_run_by_servers(trainer):
-        raise NotImplementedError(
-            f"{hyperparameter!r} cannot be set because servers run the optimizer (kvstore "
-            f"{kvstore_type(trainer)!r}): make the trainer with update_on_kvstore=False"
-        )
     if hyperparameter == "learning_rate":
         trainer.set_learning_rate(value)
     else:

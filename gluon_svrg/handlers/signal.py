@@ -10,9 +10,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
-from gluon_svrg.events import ExceptionRaised, HasExclusiveTasks, Run, TrainBegin, TrainEnd
-from gluon_svrg.launch.signals import name_of
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.events import (
+    ExceptionRaised,
+    HasExclusiveTasks,
+    RequiresRun,
+    Run,
+    TrainBegin,
+    TrainEnd,
+)
+from gluon_svrg.stops import StopReason
 
 # The kernel does not let a process handle the first two. After a handler for one of the others,
 # the instruction that has failed would fail again, for ever.
@@ -27,7 +33,7 @@ _DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
-class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
+class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, RequiresRun):
     """Lets Ctrl-C, SIGTERM and SIGUSR1 end the run after the current batch.
 
     That is a batch of the training, of SVRG's full pass or of a ValidationHandler's evaluation; a
@@ -59,11 +65,10 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
 
     def exclusive_tasks(self) -> list[str]:
         """Return the signals that it may handle."""
-        return [f"handle {name_of(number)}" for number in self.signals or _DEFAULT]
+        return [f"handle {_name(number)}" for number in self.signals or _DEFAULT]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Install this handler for its signals."""
-        require_estimator(self, estimator)
         if threading.current_thread() is not threading.main_thread():
             return
 
@@ -77,7 +82,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
                 *(
                     ("Ctrl-C", "press it")
                     if number == signal.SIGINT
-                    else (name_of(number), "send it")
+                    else (_name(number), "send it")
                 ),
             )
 
@@ -86,7 +91,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
             signals = [signal.SIGINT, signal.SIGTERM]
             # In several workers MPICH has a handler of it, for jobs that go on after a failure.
             if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and (
-                estimator.workers.are_several or not _is_caught(signal.SIGUSR1)
+                estimator.workers.is_distributed or not _is_caught(signal.SIGUSR1)
             ):
                 signals.append(signal.SIGUSR1)
         for number in signals:
@@ -122,12 +127,19 @@ def _checked(signals: object) -> list[signal.Signals | int]:
             )
         if number in _REFUSED:
             raise ValueError(
-                f"signals has {name_of(number)}, after which no run can go on to the end of its "
+                f"signals has {_name(number)}, after which no run can go on to the end of its "
                 f"batch: {way_out}"
             )
     if not numbers:
         raise ValueError(f"signals is empty, so that no signal would end the run: {way_out}")
     return numbers
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _is_caught(number: int) -> bool:

@@ -15,6 +15,7 @@ from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
     EpochEnd,
+    EventHandler,
     ExceptionRaised,
     Order,
     Run,
@@ -32,12 +33,11 @@ from gluon_svrg.metrics.outputs import (
 )
 from gluon_svrg.metrics.over_workers import packed, whole_batches
 from gluon_svrg.metrics.readers import stop_watching, watch_reads, watchers
-from gluon_svrg.metrics.setup import flatten_metrics
+from gluon_svrg.metrics.setup import LOSS, flatten_metrics
 from gluon_svrg.metrics.state import metric_state, set_metric_state
 from gluon_svrg.metrics.sums import Task
 from gluon_svrg.metrics.totals import Total, is_known, merge, show, totals_of
-from gluon_svrg.run import RunWithPosition
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.metric import EvalMetric
 from mxnet.ndarray import NDArray
@@ -91,6 +91,7 @@ class MetricHandler(
     """
 
     state_key = "metrics"
+    supports_workers = True
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class MetricHandler(
         self._totals: dict[int, Total] = {}  # by the id of the metric
         self._has_ended = False
         self._task = Task()
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._batch_axis = 0
         self._count = 0  # of batches since the metrics were reset
         self._period: int | None = None
@@ -128,7 +129,7 @@ class MetricHandler(
         )
         self._waiting.append(outputs)
         self._count += 1
-        if self._workers.are_several:
+        if self._workers.is_distributed:
             if self._period is None or len(self._waiting) >= self._period:
                 self.flush()
             return
@@ -154,7 +155,7 @@ class MetricHandler(
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Compute the figures so far, and stop watching for reads of the metrics."""
         try:
-            if not self._workers.are_several:  # the others do something else now
+            if not self._workers.is_distributed:  # the others do something else now
                 self.flush()
         finally:
             self._stop_listening()
@@ -162,7 +163,7 @@ class MetricHandler(
     def state_dict(self, estimator: Run) -> State:
         """Return the totals of the epoch so far, and the attributes of other metrics."""
         self._join(estimator)
-        if self._workers.are_several:
+        if self._workers.is_distributed:
             reduction = self._workers.reduction(self._contribution(), self._add_to_state)
             return cast(State, reduction)
         self.flush()
@@ -201,7 +202,7 @@ class MetricHandler(
 
     def flush(self) -> None:
         """Compute the metrics with the outputs that were kept; on all workers together."""
-        if not self._workers.are_several:
+        if not self._workers.is_distributed:
             if self._waiting:
                 try:
                     self._add([self._contribution()])
@@ -209,12 +210,12 @@ class MetricHandler(
                     self._waiting, self._nbytes = [], 0
             return
         label = f"metrics after {self._count} batches"
-        contents = self._workers.gather(data_to_bytes(self._contribution()), label)
+        contents = self._workers.all_gather_bytes(data_to_bytes(self._contribution()), label)
         self._add([data_from_bytes(content) for content in contents])
 
     def flush_for_reader(self) -> None:
         """Compute the metrics because one is read, unless that needs the other workers."""
-        if not self._workers.are_several:
+        if not self._workers.is_distributed:
             self.flush()
 
     def _begin(self, estimator: Run) -> None:
@@ -231,7 +232,7 @@ class MetricHandler(
                     )
         stop_watching(self.metrics)  # of a run of MXNet's Estimator that was broken off
         watch_reads(self.metrics, self.flush_for_reader)
-        self._is_in_run = isinstance(estimator, RunWithPosition)
+        self._is_in_run = isinstance(estimator, Run)
 
     def _stop_listening(self) -> None:
         own = [metric for metric in self.metrics if self.flush_for_reader in watchers([metric])]
@@ -290,7 +291,7 @@ class MetricHandler(
             if not isinstance(part, EpochMetric):
                 show(part, total)
         batches = [Outputs(*outputs) for outputs in contributions[0]["outputs"]]
-        if self._workers.are_several:
+        if self._workers.is_distributed:
             every = [given["outputs"] for given in contributions]
             batches = list(whole_batches(every, self._batch_axis))
         for part in parts:
@@ -328,9 +329,9 @@ class MetricHandler(
 
     def _join(self, estimator: Run) -> None:
         """Read what the run says about its workers, axes and loss."""
-        if isinstance(estimator, RunWithPosition):
+        if isinstance(estimator, Run):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
-        if isinstance(estimator, RunWithPosition | mx_estimator.Estimator):
+        if isinstance(estimator, Run | mx_estimator.Estimator):
             is_training = self._is_of_training(estimator)
             self._task = Task.of(estimator.loss if is_training else estimator.val_loss)
 
@@ -347,6 +348,18 @@ class MetricHandler(
         if getattr(type(processor), name) is not getattr(BatchProcessor, name):
             return None  # it may take the third item for something else
         return weight_in(batch)
+
+
+def missing_loss(given: list[EventHandler], metrics: list[EvalMetric]) -> list[EventHandler]:
+    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
+    updated = [
+        id(metric)
+        for handler in given
+        if isinstance(handler, mx_estimator.MetricHandler)
+        for metric in handler.metrics
+    ]
+    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
+    return [MetricHandler(missing)] if updated and missing else []
 
 
 def try_metric(metric: EvalMetric, outputs: Outputs, loss: mx.gluon.Block, batch_axis: int) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg.events import Run
 from gluon_svrg.metrics.setup import SPLITS, flatten_metrics
+from gluon_svrg.run import Run
 
 _Key = TypeVar("_Key")
 

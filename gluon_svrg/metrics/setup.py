@@ -54,16 +54,16 @@ def make_metrics(
     return training, evaluation
 
 
-def copies(metrics: Iterable[EvalMetric], split: str) -> list[EvalMetric]:
+def copies_for(metrics: Iterable[EvalMetric], split: str | None) -> list[EvalMetric]:
     """Return copies of metrics for another data set, with nothing in them.
 
     Parameters
     ----------
     metrics : iterable of EvalMetric
         Those of an Estimator, which stay as they are.
-    split : str
+    split : str or None
         The name of the data set, in the place of ``training`` or ``validation``: with ``'test'``
-        a ``validation accuracy`` becomes a ``test accuracy``.
+        a ``validation accuracy`` becomes a ``test accuracy``. With None the names stay.
 
     Raises
     ------
@@ -75,7 +75,8 @@ def copies(metrics: Iterable[EvalMetric], split: str) -> list[EvalMetric]:
         for metric in metrics
     ]
     for metric in copied:
-        metric.name = f"{split} {_bare_name(metric)}"
+        if split is not None:
+            metric.name = f"{split} {_bare_name(metric)}"
         metric.reset()
     return copied
 

@@ -19,6 +19,7 @@ from gluon_svrg.events import (
     EpochEnd,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     SafePoint,
     TrainBegin,
@@ -26,11 +27,11 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.reporting.history import History
-from gluon_svrg.run import require_estimator
-from gluon_svrg.workers.process import is_started_again
+from gluon_svrg.run import Row
+from gluon_svrg.workers.process import is_restart
 
 
-class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusiveTasks):
+class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusiveTasks, RequiresRun):
     """Writes the history into a file: a row at the end of each epoch. Only worker 0 writes.
 
     The file holds ``estimator.history``: after a resume it has each earlier row once, and after a
@@ -92,7 +93,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
         self.priority = float(priority)
         self._is_table = self.path.suffix.lower() == ".csv"
         # What is in the file: this number of rows of this history, under these columns.
-        self._history: History | None = None
+        self._history: list[Row] | None = None
         self._rows = 0
         self._columns: list[str] = []
 
@@ -110,7 +111,6 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
         IsADirectoryError, PermissionError
             If the file cannot be written.
         """
-        require_estimator(self, estimator)
         self._history, self._rows, self._columns = None, 0, []
         if not estimator.workers.is_first:
             return
@@ -119,7 +119,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
             raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
         is_new = estimator.resumed_from is None and not self._is_of(estimator.history)
         # A job that the launcher starts again may have got as far as the file, and no further.
-        is_its_own = self.overwrite or is_started_again()
+        is_its_own = self.overwrite or is_restart()
         if is_new and self.path.exists() and not is_its_own:
             raise FileExistsError(
                 f"the file {name!r} exists already and this run is a new one: give another path, "
@@ -183,20 +183,20 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
                 os.truncate(self.path, size)  # a full disk takes the part that fits
             raise
 
-    def _is_of(self, history: History) -> bool:
+    def _is_of(self, history: list[Row]) -> bool:
         """Return whether the file holds exactly the beginning of this history."""
         return (
             bool(history) and self.path.exists() and self.path.read_bytes() == self._text(history)
         )
 
-    def _write_all(self, history: History) -> None:
+    def _write_all(self, history: list[Row]) -> None:
         if history:
             write_whole(self.path, self._text(history))
         else:
             self._columns = []
             self.path.unlink(missing_ok=True)
 
-    def _text(self, history: History) -> bytes:
+    def _text(self, history: list[Row]) -> bytes:
         self._columns = History(history).names()
         lines = [self._line(row) for row in history]
         if self._is_table:

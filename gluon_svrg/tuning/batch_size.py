@@ -15,7 +15,7 @@ from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, sample_axis
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandlers, Run
-from gluon_svrg.tuning.dry_run import DryRun, check_arguments, without_trace
+from gluon_svrg.tuning.dry_run import DryRun, check_arguments, rolled_back
 from mxnet.ndarray import NDArray
 
 # Steps of one size, of which the fastest counts; the first one, which plans its memory, does not.
@@ -67,7 +67,7 @@ def find_batch_size(
     Training steps with batches of `min_batch_size`, twice that, four times, ... samples are timed,
     until a step takes less than `least_gain` less time per sample than one of half the size, or
     memory is exhausted, or `max_batch_size` is reached. The batches are made of the samples of the
-    first batch of `data`, over and over. Everything is put back afterwards, as by
+    first batch of `data`, over and over. Everything is restored afterwards, as by
     :func:`gluon_svrg.find_learning_rate`.
 
     It says what a step costs, not how well the network learns: a larger batch takes fewer steps per
@@ -99,7 +99,8 @@ def find_batch_size(
         If an argument is out of its range, the data have no batch, or one of sparse arrays. If
         there are several workers.
     MXNetError
-        If a step of the first size fails, or one of another size but for want of memory.
+        If a step of the first size fails, or one of another size for any reason but a lack of
+        memory.
     """
     check_arguments(estimator, data, "find_batch_size")
     check_integer("min_batch_size", min_batch_size, 1, "the first size that is tried")
@@ -120,7 +121,7 @@ def find_batch_size(
         batch = next(iter(dry_run.batches(1)))
         return _tested(dry_run, batch, min_batch_size, last, least_gain, batch_axis)
 
-    return without_trace(estimator, data, event_handlers, batch_axis, steps)
+    return rolled_back(estimator, data, event_handlers, batch_axis, steps)
 
 
 def _tested(

@@ -1,4 +1,4 @@
-"""Training steps that leave no trace: afterwards everything is as it was before them."""
+"""Training steps that are rolled back: afterwards everything is as it was before them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gluon_svrg import _mxnet
 from gluon_svrg.batch.backward import from_plain, needs_epoch_begin, to_plain
 from gluon_svrg.batch.processor import fit_batch
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
-from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
-from gluon_svrg.data.determinism import isolate_rng
+from gluon_svrg.checkpoint.network_state import remember_network
+from gluon_svrg.checkpoint.parts import remember_loss_scale
+from gluon_svrg.data.restore import isolate_rng
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandlers, Run, handlers_in
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.optimizer.states import TrainerStates, load_states, trainer_states
-from gluon_svrg.run import RunWithPosition
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 class DryRun:
     """Takes training steps with a run's network, loss, batch processor and trainer.
 
-    :func:`without_trace` makes it. The run's metrics, history and position take no part.
+    :func:`rolled_back` makes it. The run's metrics, history and position take no part.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class DryRun:
     iterate_epoch : callable
         Returns the batches of the epoch of a number.
     was_told_to_end : callable
-        Whether whoever waits for the steps wants them no longer.
+        Returns whether the consumer of the steps has stopped.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
     what : str
         What tries them.
     """
-    if not isinstance(estimator, RunWithPosition):
+    if not isinstance(estimator, Run):
         raise ValueError(
             f"{what} needs a gluon_svrg.Estimator, got {type(estimator).__name__}: it takes the "
             "same arguments as MXNet's"
         )
     check_data(data, "data")
     _mxnet.check_kind(estimator.net)
-    if estimator.workers.are_several:
+    if estimator.workers.is_distributed:
         raise ValueError(
             f"{what} tries its steps in one process, and there are {estimator.workers.size} "
             "workers: call it in a script of its own, without mpiexec, and set what it finds"
@@ -128,8 +128,8 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
         )
     if not training_data(data, "data").is_restorable:
         estimator.logger.warning(
-            "%s reads from the data, a %s, whose place cannot be put back: the order of the epochs "
-            "of a later run may be another one; make it anew for the run",
+            "%s reads from the data, a %s, whose position cannot be restored: a later run may have "
+            "another order of its epochs; create the data again for that run",
             what,
             type(data).__name__,
         )
@@ -141,19 +141,19 @@ def step_handler(event_handlers: EventHandlers) -> GradientUpdateHandler:
     return own[0] if own else GradientUpdateHandler()
 
 
-def without_trace(
+def rolled_back(
     estimator: Run,
     data: object,
     event_handlers: EventHandlers,
     batch_axis: int,
     steps: Callable[[DryRun], _Result],
 ) -> _Result:
-    """Return ``steps(dry_run)``, after everything was put back that it has changed.
+    """Return ``steps(dry_run)``, and restore everything that the steps have changed.
 
-    That is: weights, running statistics and gradients, parameters that wait for their shape, the
-    optimizer's states, counts and learning rate, the kvstore, AMP's loss scale, what the batch
-    processor carries, cached graphs, the random numbers of MXNet, NumPy and Python, and the place
-    of the data.
+    This restores weights, running statistics and gradients, parameters that wait for their
+    shape, the optimizer's states, counts and learning rate, the kvstore, AMP's loss scale, the
+    state of the batch processor, cached graphs, the random numbers of MXNet, NumPy and Python, and
+    the position of the data.
 
     The steps run in another thread. MXNet has random number generators for each thread and no way
     to read them, so those of this thread stay as they are.
@@ -167,8 +167,8 @@ def without_trace(
             # Each time the same: what is found is to repeat.
             mx.random.seed(0)
             with (
-                _all_put_back(estimator, batch_axis),
-                training_data(data, "data").without_trace() as iterate_epoch,
+                _restored(estimator, batch_axis),
+                training_data(data, "data").restored() as iterate_epoch,
                 _stepping(estimator, step_handler(event_handlers)) as step,
             ):
                 return steps(DryRun(estimator, step, iterate_epoch, is_over.is_set))
@@ -178,7 +178,7 @@ def without_trace(
         return thread.submit(in_thread).result()
     finally:
         is_over.set()
-        _wait_until_idle(thread)  # after Ctrl-C it still puts everything back
+        _wait_until_idle(thread)  # after Ctrl-C it still restores everything
 
 
 @cache
@@ -224,11 +224,11 @@ def _stepping(run: Run, step: GradientUpdateHandler) -> Iterator[GradientUpdateH
 
 
 @contextmanager
-def _all_put_back(run: Run, batch_axis: int) -> Iterator[None]:
-    """Put back what belongs to the run: see :func:`without_trace`."""
+def _restored(run: Run, batch_axis: int) -> Iterator[None]:
+    """Restore what belongs to the run: see :func:`rolled_back`."""
     mx.nd.waitall()
-    undo = [_axis(run), _batch_processor(run), LossScalePart(run).undo(), _trainer(run)]
-    undo += [_gradients(run), NetworkPart(run).undo()]
+    undo = [_axis(run), _batch_processor(run), remember_loss_scale(run), _trainer(run)]
+    undo += [_gradients(run), remember_network(run)]
     run.batch_axis = batch_axis
     try:
         with _mxnet.own_graphs(run.net, run.loss):
@@ -236,22 +236,22 @@ def _all_put_back(run: Run, batch_axis: int) -> Iterator[None]:
     finally:
         mx.nd.waitall()
         # The weights come before the trainer, whose kvstore takes them.
-        for put_back in reversed(undo):
-            put_back()
+        for restore in reversed(undo):
+            restore()
         mx.nd.waitall()
 
 
 def _axis(run: Run) -> Callable[[], None]:
     axis = run.batch_axis
 
-    def put_back() -> None:
+    def restore() -> None:
         run.batch_axis = axis
 
-    return put_back
+    return restore
 
 
 def _batch_processor(run: Run) -> Callable[[], None]:
-    """Return what puts back the attributes of the batch processor, and the state that it carries.
+    """Return a function that restores the attributes and the state of the batch processor.
 
     The state is a copy, since it may be changed in place.
     """
@@ -259,17 +259,17 @@ def _batch_processor(run: Run) -> Callable[[], None]:
     attributes, before = vars(processor), dict(vars(processor))
     carried = to_plain(processor.state_dict()) if hasattr(processor, "state_dict") else None
 
-    def put_back() -> None:
+    def restore() -> None:
         attributes.clear()
         attributes.update(before)
         if carried is not None and carried["state"] is not None:
             processor.load_state_dict(from_plain(carried, run.context))
 
-    return put_back
+    return restore
 
 
 def _trainer(run: Run) -> Callable[[], None]:
-    """Return what puts back the optimizer and its states, and whether there is a kvstore yet."""
+    """Return a function that restores the optimizer, its states, and whether a kvstore exists."""
     trainer, optimizer = run.trainer, _mxnet.optimizer_of(run.trainer)
     names = set(vars(optimizer))
     is_begun = _mxnet.has_kvstore(trainer)
@@ -280,7 +280,7 @@ def _trainer(run: Run) -> Callable[[], None]:
     if not is_begun:
         _mxnet.forget_kvstore(trainer)
 
-    def put_back() -> None:
+    def restore() -> None:
         if waits:
             states.apply(optimizer, _mxnet.contexts_of(trainer))
             _mxnet.forget_states(trainer)
@@ -291,11 +291,11 @@ def _trainer(run: Run) -> Callable[[], None]:
         if not is_begun:
             _mxnet.forget_kvstore(trainer)
 
-    return put_back
+    return restore
 
 
 def _gradients(run: Run) -> Callable[[], None]:
-    """Return what puts back the gradients: a user may be about to accumulate them."""
+    """Return a function that restores the gradients: a user may be about to accumulate them."""
     params: dict[int, Parameter] = {}
     for param in [*run.net.collect_params().values(), *_mxnet.parameters_of(run.trainer)]:
         if _mxnet.has_data(param) and _mxnet.has_gradient(param):
@@ -309,7 +309,7 @@ def _gradients(run: Run) -> Callable[[], None]:
         for param in params.values()
     ]
 
-    def put_back() -> None:
+    def restore() -> None:
         for param, grads, are_fresh in copies:
             # Those of now: a change of grad_req makes new ones.
             for grad, copy in zip(param.list_grad(), grads, strict=True):
@@ -317,4 +317,4 @@ def _gradients(run: Run) -> Callable[[], None]:
             for data, fresh in zip(_mxnet.list_data(param), are_fresh, strict=True):
                 _mxnet.mark_fresh(data, fresh)
 
-    return put_back
+    return restore

@@ -15,7 +15,7 @@ from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.reporting.history import new_figure
-from gluon_svrg.tuning.dry_run import DryRun, check_arguments, without_trace
+from gluon_svrg.tuning.dry_run import DryRun, check_arguments, rolled_back
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -141,9 +141,10 @@ def find_learning_rate(
     there on the rates are halved and doubled until the loss of a trial is greater on either side of
     the best one: three to eight trials, usually four.
 
-    Everything is put back afterwards: weights, running statistics, the optimizer's states, counts
-    and learning rate, random numbers, and the place of the data. A run after it is the run without
-    it, bit for bit. The learning rate is not set: see ``estimator.trainer.set_learning_rate``.
+    Everything is restored afterwards: weights, running statistics, the optimizer's states, counts
+    and learning rate, random numbers, and the position of the data. A run after it is the run
+    without it, bit for bit. The learning rate is not set: see
+    ``estimator.trainer.set_learning_rate``.
 
     Parameters
     ----------
@@ -191,9 +192,9 @@ def find_learning_rate(
     The suggestion lies at the vertex of the parabola through the best trial and its neighbours,
     over the logarithm of the rate, divided by the square root of 2.
 
-    A DataLoader with workers loads in this process meanwhile. Not put back are the order of an
-    ImageRecordIter's later epochs (the log says so), and what a data set keeps in objects of its
-    own. The steps draw from random number generators of their own, which always begin alike.
+    A DataLoader with workers loads in this process meanwhile.It does not restore the order of
+    an ImageRecordIter's later epochs (the log says so), or objects that a data set refers to. The
+    steps have their own random number generators, which always begin in the same state.
 
     References
     ----------
@@ -202,10 +203,10 @@ def find_learning_rate(
     _check(estimator, data, min_lr, max_lr, num_batches, trial_batches, smoothing, divergence)
     rates = [float(rate) for rate in np.geomspace(min_lr, max_lr, num_batches)]
 
-    def without_trace_of(steps: Callable[[DryRun], _Result]) -> _Result:
-        return without_trace(estimator, data, event_handlers, batch_axis, steps)
+    def rolled_back_of(steps: Callable[[DryRun], _Result]) -> _Result:
+        return rolled_back(estimator, data, event_handlers, batch_axis, steps)
 
-    result = without_trace_of(
+    result = rolled_back_of(
         lambda dry_run: _tested(estimator, dry_run, rates, smoothing, divergence)
     )
     if result.suggestion is not None and trial_batches:
@@ -213,7 +214,7 @@ def find_learning_rate(
             _rounded(result.suggestion, min_lr, max_lr),
             min_lr,
             max_lr,
-            lambda rate: without_trace_of(
+            lambda rate: rolled_back_of(
                 lambda dry_run: _trial(estimator, dry_run, rate, trial_batches)
             ),
         )

@@ -407,7 +407,7 @@ X = np.arange(6.0)
         ([X], {"batch_size": 0}, ValueError, "batch_size must be a positive integer, got 0: each"),
         ([X], {"batch_size": 2.0}, TypeError, "batch_size must be a positive integer, got 2.0"),
         ([X], {"shuffle": "yes"}, TypeError, "shuffle must be a bool, got 'yes': a sampler"),
-        ([X], {"seed": -1}, ValueError, "seed must be a non-negative integer, got -1: it decides"),
+        ([X], {"seed": -1}, ValueError, "seed must be a non-negative integer, got -1: the batches"),
         ([X], {"seed": True}, TypeError, "seed must be a non-negative integer, got True"),
         ([X], {"prefetch": -1}, ValueError, "prefetch must be a non-negative integer, got -1: a"),
         ([X], {"transform": 3}, TypeError, "transform must be callable .*, got 3"),

@@ -12,7 +12,7 @@ import problems
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import engine as engines
-from gluon_svrg.deploy.model_dir import read_model, write_model
+from gluon_svrg.deploy.model_dir import read_model
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -229,22 +229,9 @@ def test_a_model_of_int8(model, x, tmp_path):
     }
 
 
-def test_a_directory_of_an_earlier_version(net, x, tmp_path):
-    """Its card says nothing of ONNX."""
-    model = read_model(deploy.export(net, tmp_path / "new", x, onnx=False))
-    del model.card["onnx"]
-    auxiliary = set(model.symbol.list_auxiliary_states())
-    stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": a for n, a in model.params.items()}
-    write_model(tmp_path / "old", model.card, model.symbol.tojson(), stored, False)
-    reason = "the model has no ONNX file: version 0.7 or earlier wrote it"
-    assert chosen(tmp_path / "old") == ("mxnet", reason)
-    new, old = (deploy.Predictor(tmp_path / name)(x) for name in ("new", "old"))
-    np.testing.assert_array_equal(new, old)
-
-
 @needs_onnx
 def test_an_onnx_file_that_does_not_agree(model, net, x, tmp_path, caplog, with_onnx):
-    """Of another network, with another net's card: as somebody may put it together."""
+    """The ONNX file of one network with the card of another one."""
     with mx.Context(mx.cpu()):
         net[5].weight.set_data(net[5].weight.data() * 2)
     other = read_model(deploy.export(net, tmp_path / "other", x), with_onnx=True)

@@ -167,7 +167,7 @@ def test_a_nan_in_the_average_keeps_no_checkpoint_from_being_written(tmp_path, c
             problem.ndarrays(), batches=3, event_handlers=[ema, SpoilAverage(ema), checkpoints]
         )
     written = [storage.read(path).files for path in storage.list_checkpoints(tmp_path).values()]
-    # The run can go on from each of them; the average is there if it is of use.
+    # The run can continue from each of them; the average is there if it is of use.
     assert ["average.params" in files for files in written] == [True, False, False]
     told = [m for m in caplog.messages if m.startswith("averaged weights: parameter ")]
     assert len(told) >= 2

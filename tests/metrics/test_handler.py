@@ -87,7 +87,7 @@ def test_at_each_event_a_reader_gets_mxnets_value(metric, contexts, every):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_history_is_the_same_with_mxnets_where_nobody_reads(metric):
+def test_the_history_is_that_with_mxnets_handler_if_no_handler_reads(metric):
     ours = values_with(gs.MetricHandler, metric, reader=Reader(every=10**9))[1]
     theirs = values_with(mx_estimator.MetricHandler, metric, reader=Reader(every=10**9))[1]
     for row, other in zip(ours, theirs, strict=True):
@@ -126,7 +126,7 @@ class CountingAccuracy(mx.metric.Accuracy):
 
 
 @pytest.mark.parametrize(("limits", "seen"), [
-    ({}, [1, 1, 1, 1, 1]),  # the first is not kept: whoever fails is to fail there
+    ({}, [1, 1, 1, 1, 1]),  # the first is not kept: a metric that fails must fail there
     ({"max_batches": 2}, [1, 1, 3, 3, 5]),
     ({"max_bytes": 1}, [1, 2, 3, 4, 5]),
 ])  # fmt: skip
@@ -296,7 +296,8 @@ def test_the_totals_of_0_8_are_not_in_a_checkpoint(caplog):
     problem = problems.make("softmax")
     metric = mx.metric.Accuracy()
     estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
-    estimator.position.is_in_epoch, estimator.position.batch_in_epoch = True, 3
+    estimator.position.begin_epoch()
+    estimator.position.end_batch()
     handler = gs.MetricHandler(estimator.train_metrics)
     handler.load_state_dict(estimator, {})
     assert "version 0.8 or before wrote the checkpoint in the middle of epoch 0" in caplog.text

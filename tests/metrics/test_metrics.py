@@ -10,7 +10,7 @@ import pytest
 import runs
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.metrics.handler import MetricHandler
-from gluon_svrg.metrics.setup import copies, make_metrics
+from gluon_svrg.metrics.setup import copies_for, make_metrics
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -286,7 +286,7 @@ def test_a_metric_that_another_estimator_has_for_something_else():
 def test_copies_for_another_data_set():
     estimator, data = make("mse", np.allclose, kind="linear")
     before = estimator.evaluate(data)
-    copied = copies(estimator.val_metrics, "test")
+    copied = copies_for(estimator.val_metrics, "test")
     assert names(copied) == ["test allclose", "test loss"]
     handler = MetricHandler(copied)
     handler.epoch_begin(estimator)

@@ -4,7 +4,8 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.run import RunWithPosition
+from gluon_svrg.run import Run, RunState
+from gluon_svrg.workers import SingleProcess
 from mxnet import gluon
 from thread_workers import on_threads
 
@@ -196,14 +197,12 @@ CASES = {
 }
 
 
-class Fake(RunWithPosition):
+class Fake(Run):
     """What a MetricHandler asks of a run."""
 
     def __init__(self, metric, loss, workers=None):
         self.batch_processor, self.train_metrics = gs.BatchProcessor(), [metric]
-        self.loss = loss
-        if workers is not None:
-            self.workers = workers
+        self.loss, self.workers, self.state = loss, workers or SingleProcess(), RunState()
 
 
 def figure_of(case, weights, size, contexts, workers=None):

@@ -40,7 +40,7 @@ ABOVE = {"max_variance_ratio": 1 / 3}
         # The first point is at half of an epoch: with 0 at the snapshot, 0.2 averages to 0.15.
         # Until then the first epoch is plain.
         ([0.2] * 4, ABOVE, [5, 10, 10, 10]),
-        # 0.4 averages to 0.3: too much to begin with, in the first epoch or later, not to go on.
+        # 0.4 averages to 0.3: too much to start SVRG, at first or later, but not to stop it.
         ([0.4] * 4, ABOVE, [0, 0, 0, 0]),
         ([0.2, 0.4, 0.4], ABOVE, [5, 10, 10]),
         ([0.6, 0.4, 0.2, 0.2], ABOVE | {"recheck_every_n_epochs": 2}, [0, 0, 0, 10]),
@@ -287,24 +287,3 @@ def test_resume(tmp_path, stop):
     resumed = run(gs.CheckpointHandler(tmp_path), resume="auto", seed=1)
     assert problems.same(whole[0], resumed[0])
     assert whole[1:] == resumed[1:]
-
-
-def test_the_old_name_of_the_criterion():
-    svrg = gs.SVRGHandler(max_variance_ratio=0.5)
-    with pytest.warns(DeprecationWarning, match=r"giving_up is now called criterion"):
-        assert svrg.giving_up is svrg.criterion
-
-
-def test_the_arguments_of_0_7():
-    with pytest.warns(DeprecationWarning, match="is now called") as caught:
-        svrg = gs.SVRGHandler(give_up_above=0.5, look_again_every=3)
-    assert len(caught) == 2
-    assert (svrg.max_variance_ratio, svrg.recheck_every_n_epochs) == (0.5, 3)
-    with pytest.warns(
-        DeprecationWarning, match=r"SVRGHandler\.give_up_above is now called max_var"
-    ):
-        assert svrg.give_up_above == 0.5
-    with pytest.warns(DeprecationWarning, match=r"look_again_every is now called recheck_every_n"):
-        assert svrg.look_again_every == 3
-    with pytest.warns(DeprecationWarning, match=r"PayoffCriterion\.epoch is now called off_since"):
-        assert svrg.criterion.epoch is None

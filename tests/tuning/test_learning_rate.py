@@ -234,7 +234,7 @@ def test_no_suggestion_is_told(caplog):
     assert "the loss has not fallen at any rate from 1e-09 to 1e-08 in 20 batches" in caplog.text
 
 
-def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
+def test_data_whose_position_cannot_be_restored_are_told(caplog, tmp_path):
     rng = np.random.default_rng(0)
     np.savetxt(tmp_path / "x.csv", rng.normal(size=(40, 3)), delimiter=",")
     np.savetxt(tmp_path / "y.csv", rng.integers(0, 2, 40), delimiter=",")
@@ -248,7 +248,7 @@ def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
     net.initialize()
     estimator = runs.estimator_of(net, lr=0.01)
     gs.find_learning_rate(estimator, data, num_batches=12)
-    assert "reads from the data, a MXDataIter, whose place cannot be put back" in caplog.text
+    assert "reads from the data, a MXDataIter, whose position cannot be restored" in caplog.text
 
 
 # Errors
@@ -324,7 +324,7 @@ def test_mxnets_own_estimator():
 
 def test_several_workers():
     estimator = small()
-    estimator.workers = SimpleNamespace(are_several=True, size=4)
+    estimator.workers = SimpleNamespace(is_distributed=True, size=4)
     with pytest.raises(ValueError, match="its steps in one process, and there are 4 workers"):
         gs.find_learning_rate(estimator, [BATCH])
 

@@ -33,7 +33,6 @@ def not_the_same():
         param = gluon.Parameter("weight", shape=(3,))
         param.initialize()
         trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
-        trainer.data_are_divided = True
         try:
             trainer.allreduce_grads()
         except workers.WorkerError as error:
@@ -55,13 +54,13 @@ def sums_of_numpy(params):
     sums, sizes = [], []
     for param in params:
         grad = param.grad().asnumpy()
-        data = own.gather(grad.astype("float16").tobytes(), param.name)
+        data = own.all_gather_bytes(grad.astype("float16").tobytes(), param.name)
         first, *others = (np.frombuffer(d, "float16").reshape(grad.shape) for d in data)
         total = first.copy()
         for other in others:
             total += other
         sums.append(total)
-        data = own.gather(grad.tobytes(), param.name)
+        data = own.all_gather_bytes(grad.tobytes(), param.name)
         sizes.append(sum(np.abs(np.frombuffer(d, "float32").reshape(grad.shape)) for d in data))
     return sums, sizes
 
@@ -84,7 +83,6 @@ def steps():
     trainer = gs.SVRGTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.1}, compression_params=FP16
     )
-    trainer.data_are_divided = True
     trainer.synchronize(net)
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     interval = Interval(net, backward)
@@ -101,12 +99,12 @@ def steps():
             rounding = size * 2.0**-11 + 2.0**-24
             roundings.append(float((abs(grad - expected.astype("float32")) / rounding).max()))
             same_bits.append(grad.tobytes() == expected.astype("float32").tobytes())
-        trainer.update(12)
+        trainer.update(len(x))
     data = b"".join(param.data().asnumpy().tobytes() for param in trained)
     return {
         "roundings": max(roundings),
         "as numpy": all(same_bits),
-        "same weights": set(own.gather(data, "weights")) == {data},
+        "same weights": set(own.all_gather_bytes(data, "weights")) == {data},
         "moved": float(max(sums[0].max(), -sums[0].min())),
     }
 
@@ -136,7 +134,6 @@ def added_up(grads, dtype):
     for one in (other, param):
         one.initialize(mx.init.Zero())
     trainer = gs.SVRGTrainer([other, param], "sgd", compression_params=FP16)
-    trainer.data_are_divided = True
     param.grad()[:] = mx.nd.array(grads, dtype=dtype)
     other.grad()[:] = workers.current().rank
     for one in (param, other):

@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from cluster import run_together
-from gluon_svrg.workers.mpi import _kind_of_half
+from gluon_svrg.workers.mpi import _mpi_float16
 from mxnet import autograd, gluon
 
 pytestmark = pytest.mark.full
@@ -43,7 +43,7 @@ def test_a_sum_beyond_the_range_is_told_to_all(results):
         for said in result["overflows"]:
             assert said == (
                 "the sum of the gradients of parameter 'weight' over the workers is not finite: it "
-                "is beyond float16's 65504, or was NaN or infinite before; make the trainer "
+                "exceeds float16's 65504, or was NaN or infinite before; make the trainer "
                 "without compression_params={'type': 'fp16'}, or lower the learning rate"
             )
 
@@ -97,7 +97,7 @@ def test_an_mpi_that_adds_no_float16_has_it_added_by_numpy(version, has_its_own)
         SUM="its own sum",
         Op=SimpleNamespace(Create=lambda function, commute: function),
     )
-    kind, add = _kind_of_half(mpi)
+    kind, add = _mpi_float16(mpi)
     if has_its_own:
         assert (kind, add) == ("halves", "its own sum")
         return
