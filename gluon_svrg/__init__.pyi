@@ -18,6 +18,7 @@ from gluon_svrg.handlers.schedule import (
 )
 from gluon_svrg.handlers.signal import SignalHandler as SignalHandler
 from gluon_svrg.handlers.time_limit import TimeLimitHandler as TimeLimitHandler
+from gluon_svrg.metrics.epoch_metric import EpochMetric as EpochMetric
 from gluon_svrg.metrics.handler import MetricHandler as MetricHandler
 from gluon_svrg.metrics.monitor import Monitor as Monitor
 from gluon_svrg.optimizer import (

@@ -73,8 +73,11 @@ class Estimator(mx_estimator.Estimator, Run):
         such as GluonCV's ``SSDMultiBoxLoss``, needs a `batch_processor`.
     train_metrics, val_metrics : EvalMetric, str, callable, or list of them, optional
         Metrics, names of MXNet's metrics (``'acc'``), or functions of label and output (NumPy
-        arrays). Their names get the prefix ``training`` or ``validation``. By default one that
-        suits the loss. The loss is added (``training loss``) unless there is an ``mx.metric.Loss``.
+        arrays), which have to be means over samples: for others, such as the AUC, see
+        :class:`gluon_svrg.EpochMetric`. A figure is that of all samples of an epoch, whatever the
+        batches. Each needs a name of its own, which gets the prefix ``training`` or
+        ``validation``. By default one that suits the loss. The loss is added (``training loss``)
+        unless there is an ``mx.metric.Loss``.
     initializer : Initializer, optional
         For a network that is not initialised yet.
     trainer : gluon.Trainer, optional

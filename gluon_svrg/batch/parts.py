@@ -110,6 +110,11 @@ def unpack_data(batch: object, net: gluon.Block) -> Any:
     return data
 
 
+def weight_in(batch: object) -> Any:
+    """Return the weights of a batch as they are in it; None if it has none."""
+    return _items_of(batch)[2]
+
+
 def split_over_contexts(part: object, devices: list[mx.Context], batch_axis: int) -> list[Any]:
     """Split an array, or each array in `part`, over the devices."""
     if part is None:

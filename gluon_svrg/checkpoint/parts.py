@@ -21,7 +21,6 @@ from gluon_svrg.checkpoint.trainer_state import (
     save_trainer,
 )
 from gluon_svrg.events import Run, State
-from gluon_svrg.metrics.state import all_metrics, metric_state, set_metric_state
 from gluon_svrg.run import Position
 
 
@@ -109,26 +108,6 @@ def _load_data(_run: Run, _state: State) -> None:
     """Do nothing: the loop reads the remaining batches of the epoch from the data."""
 
 
-def _save_metrics(run: Run) -> State:
-    return {metric.name: metric_state(metric) for metric in all_metrics(run)}
-
-
-def _load_metrics(run: Run, state: State) -> None:
-    """Restore the metrics that both runs have; reset the others."""
-    for metric in all_metrics(run):
-        if metric.name in state:
-            set_metric_state(metric, state[metric.name])
-        else:
-            metric.reset()
-            if run.position.batch_in_epoch and metric in run.train_metrics:
-                run.logger.warning(
-                    "resume: the checkpoint has no value of the metric %r: in epoch %d it "
-                    "covers only the batches after the resume",
-                    metric.name,
-                    run.position.epoch,
-                )
-
-
 PARTS = {
     "net": Part(save_network, load_network, check_network, merge_network, remember_network),
     "trainer": Part(save_trainer, load_trainer, check_trainer, remember=remember_trainer),
@@ -137,7 +116,5 @@ PARTS = {
     "history": Part(_save_history, _load_history),
     "data": Part(_save_data, _load_data, _check_data),
     "handlers": Part(save_handlers, load_handlers, merge=merge_handlers),
-    # After the handlers: a MetricHandler brings the metrics up to date when it is saved.
-    "metrics": Part(_save_metrics, _load_metrics),
 }
 """All parts, by name, in the order in which they are saved and restored."""

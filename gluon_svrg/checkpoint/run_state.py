@@ -12,7 +12,7 @@ hold their states:
 ``trainer.npz``
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
-    The rest: where the run stands, its history, metrics, the states of its handlers, ...
+    The rest: where the run stands, its history, the states of its handlers, ...
 ``worker-1.npz``, ``worker-2.npz``, ...
     How the states of another worker differ from those of worker 0, which are in the files above:
     :mod:`gluon_svrg.checkpoint.worker_files`. One process writes none.
@@ -90,11 +90,9 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
         exchange_states(run.workers, None, str(e))  # raises on all workers
         raise
     exchange = exchange_states(run.workers, local, None, note)
-    # The metrics once more: the handlers' reductions have updated them.
-    states = {**exchange.states, "metrics": PARTS["metrics"].save(run)}
-    others = gather_worker_files(run.workers, states, exchange.digests, exchange.first)
+    others = gather_worker_files(run.workers, exchange.states, exchange.digests, exchange.first)
     average = _average_file(run)
-    files = _files_of(states) | average | others if run.workers.is_first else {}
+    files = _files_of(exchange.states) | average | others if run.workers.is_first else {}
     return files, exchange.note
 
 

@@ -180,8 +180,7 @@ def apply_worker_file(content: bytes, first: State) -> Any:
 
 def _diff(value: object, path: _Path, digests: Digests, first: Digests) -> list[Any]:
     name = _name(path)
-    # A node has no digest if a metric got it by a reduction, after all digests were made.
-    if name in digests and first.get(name) == digests[name]:
+    if first.get(name) == digests[name]:
         return [_SAME]
     items = _items(value) if _has_arrays(value) else None
     if items is None:

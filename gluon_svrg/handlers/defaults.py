@@ -24,6 +24,7 @@ from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signal import SignalHandler
 from gluon_svrg.metrics.handler import MetricHandler, missing_loss
+from gluon_svrg.metrics.setup import check_split
 from gluon_svrg.reporting.history_handler import HistoryHandler
 from gluon_svrg.reporting.progress import ProgressHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -72,6 +73,8 @@ def fit_handlers(
     for kind in _required_handlers(given, resumes):
         if not _has([*given, *defaults], kind):
             defaults.append(kind())
+    check_split(estimator.train_metrics, "training")
+    check_split(estimator.val_metrics, "validation")
     return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
 
 

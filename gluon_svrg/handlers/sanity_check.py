@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +24,9 @@ from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData, training_data
 from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, RequiresRun, Run, TrainBegin
-from gluon_svrg.metrics.update import update_metric, update_with_losses
+from gluon_svrg.metrics.handler import try_metric
+from gluon_svrg.metrics.outputs import outputs_of
+from gluon_svrg.metrics.setup import flatten_metrics
 from gluon_svrg.reporting.logger import get_logger
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -494,18 +495,12 @@ def _look_at_validation(estimator: Run, data: TrainingData, batch: object) -> No
     net, loss = estimator.val_net, estimator.val_loss
     parts, pred, losses = _look_at(estimator, net, loss, batch, name)
     _check_whole_labels(estimator, loss, data, pred)
-    for metric in estimator.val_metrics:
-        try:
-            trial = copy.deepcopy(metric)
-        except Exception:  # a metric of the user's own may hold anything
-            continue
+    outputs = outputs_of([parts.label], [pred], [losses], parts.weight, estimator.batch_axis)
+    for metric in (part for each in estimator.val_metrics for part in flatten_metrics(each)):
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")  # about values that say nothing yet
-                if isinstance(trial, mx.metric.Loss):
-                    update_with_losses(trial, [losses])
-                else:
-                    update_metric(trial, [parts.label], [pred])
+                try_metric(metric, outputs, loss, estimator.batch_axis)
         except _ERRORS as error:
             raise ValueError(
                 f"metric {metric.name!r} cannot take {name}: label {_kinds(parts.label)}, output "

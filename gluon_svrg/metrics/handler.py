@@ -1,16 +1,16 @@
-"""MetricHandler: updates metrics without waiting for the device at each batch."""
+"""MetricHandler: the metrics of an epoch, computed from sums over all its samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import mxnet as mx
-import numpy as np
-from gluon_svrg._mxnet import as_legacy, reason_of
+from gluon_svrg._mxnet import reason_of
 from gluon_svrg.arrays.encoding import data_from_bytes, data_to_bytes
-from gluon_svrg.arrays.nested import tree_leaves, tree_map
-from gluon_svrg.arrays.samples import with_axis
+from gluon_svrg.batch.parts import weight_in
+from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
@@ -21,55 +21,73 @@ from gluon_svrg.events import (
     Run,
     State,
     Stateful,
+    TrainEnd,
 )
-from gluon_svrg.metrics.setup import LOSS
-from gluon_svrg.metrics.sync import (
+from gluon_svrg.metrics.epoch_metric import EpochMetric
+from gluon_svrg.metrics.outputs import (
     Outputs,
-    contribution,
-    update_with_contributions,
+    bytes_in,
+    outputs_of,
+    update_metric,
+    without_weight_zero,
 )
-from gluon_svrg.metrics.update import update_metric, update_with_losses
+from gluon_svrg.metrics.over_workers import packed, whole_batches
+from gluon_svrg.metrics.readers import stop_watching, watch_reads, watchers
+from gluon_svrg.metrics.setup import LOSS, flatten_metrics
+from gluon_svrg.metrics.state import metric_state, set_metric_state
+from gluon_svrg.metrics.sums import Task
+from gluon_svrg.metrics.totals import Total, is_known, merge, show, totals_of
 from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
+from mxnet.metric import EvalMetric
 from mxnet.ndarray import NDArray
-
-# Metrics that count samples: one update with several batches' samples gives the same counts.
-_MERGEABLE = (mx.metric.Accuracy, mx.metric.TopKAccuracy)
-_READERS = ("get", "get_global", "get_name_value", "get_global_name_value")
 
 
 class MetricHandler(
-    mx_estimator.MetricHandler, EpochBegin, BatchEnd, EpochEnd, ExceptionRaised, Stateful
+    mx_estimator.MetricHandler,
+    EpochBegin,
+    BatchEnd,
+    EpochEnd,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
 ):
-    """MXNet's MetricHandler, which does not wait for the device at each batch.
+    """Computes the metrics of an epoch from sums over its samples.
 
-    `EvalMetric.update` reads the network's outputs, so it waits for the device, and the device is
-    then idle until the next batch. This handler collects the outputs of several batches, and
-    updates the metrics when it has enough of them or when a metric is read. So whenever a metric
-    is read, it has the value that it would have with MXNet's handler (for a loss, with fewer
-    rounding errors in the sum).
+    A figure is that of all samples, whatever the batches, devices and workers, and not MXNet's mean
+    over batches. This holds for all metrics of MXNet's and for an EpochMetric. A function of label
+    and output is averaged with the numbers of samples as weights, so it has to be a mean over
+    samples. An EvalMetric of your own is updated batch by batch, as MXNet does.
 
-    Over several workers, the metrics are those of the whole batches and the same on all workers.
-    The workers update them together, every few batches and at the end of an epoch; a read in
-    between gives the value of the last update. ``Accuracy``, ``TopKAccuracy`` and ``Loss`` are
-    added up; for all other metrics each worker gets the labels and outputs of all.
+    If the batches have weights, a figure is Σ w x / Σ w, and a sample of weight 0 is left out
+    before any metric sees it. A function, and a metric of your own, only leave such samples out. Of
+    a batch processor with a forward pass of its own the weights are not known, and not used.
+
+    Nothing waits for the device at each batch: the handler collects the outputs of several batches,
+    and computes when it has enough of them or when a metric is read. So whenever a metric is read,
+    it has the figure of the batches so far; an EpochMetric has it at the end of the epoch.
+
+    Over several workers, the figures are the same on all workers. They add up their sums every few
+    batches, at a checkpoint and at the end of an epoch; a read in between gives the figure at that
+    time. Only for metrics of your own and for an EpochMetric each worker gets the labels and
+    outputs of all.
 
     Parameters
     ----------
     metrics : EvalMetric or list of EvalMetric
-        What to update.
+        What to compute.
     priority : float
         That of MXNet's handler: before the handlers that read metrics.
     max_batches : int
-        The metrics are updated after at most this many batches.
+        The metrics are computed after at most this many batches.
     max_bytes : int
-        The metrics are updated when the outputs take this many bytes.
+        The metrics are computed when the outputs take this many bytes.
 
     Raises
     ------
     ValueError
-        After the first batch, if a metric cannot be updated with its outputs; after a later one
-        if they are of another shape.
+        After the first batch, if a metric cannot be computed from its outputs; after a later one
+        if they are of another shape. Also if a metric is in use in another run.
     """
 
     state_key = "metrics"
@@ -77,7 +95,7 @@ class MetricHandler(
 
     def __init__(
         self,
-        metrics: mx.metric.EvalMetric | list[mx.metric.EvalMetric],
+        metrics: EvalMetric | list[EvalMetric],
         priority: float = Order.METRIC,
         max_batches: int = 64,
         max_bytes: int = 2**24,
@@ -88,6 +106,10 @@ class MetricHandler(
         self._waiting: list[Outputs] = []
         self._nbytes = 0
         self._has_worked = False
+        self._is_in_run = False
+        self._totals: dict[int, Total] = {}  # by the id of the metric
+        self._has_ended = False
+        self._task = Task()
         self._workers: Workers = SingleProcess()
         self._batch_axis = 0
         self._count = 0  # of batches since the metrics were reset
@@ -95,25 +117,23 @@ class MetricHandler(
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Reset the metrics."""
-        self._listen()
-        self._count = 0
+        self._begin(estimator)
         super().epoch_begin(estimator, *args, **kwargs)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Keep the outputs of the batch."""
-        outputs = Outputs(
-            # Copied: the data may write its next labels into the same arrays.
-            [tree_map(lambda array: as_legacy(array).copy(), label) for label in kwargs["label"]],
-            [tree_map(_as_legacy, pred) for pred in kwargs["pred"]],
-            [with_axis(as_legacy(loss)) for loss in kwargs["loss"]],
+        self._join(estimator)
+        weight = self._weight_in(estimator, kwargs.get("batch")) if kwargs["pred"] else None
+        outputs = outputs_of(
+            kwargs["label"], kwargs["pred"], kwargs["loss"], weight, self._batch_axis
         )
         self._waiting.append(outputs)
         self._count += 1
-        if self._are_several(estimator):
+        if self._workers.is_distributed:
             if self._period is None or len(self._waiting) >= self._period:
                 self.flush()
             return
-        self._nbytes += sum(_nbytes(array) for array in tree_leaves(outputs))
+        self._nbytes += bytes_in(outputs)
         if not self._has_worked:
             # An error of a metric is raised after the first batch.
             self.flush()
@@ -122,13 +142,18 @@ class MetricHandler(
             self.flush()
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Update the metrics with the outputs that were kept."""
-        self._are_several(estimator)
+        """Compute the figures of the epoch."""
+        self._join(estimator)
         self.flush()
+        self._end()
+        self._stop_listening()
+
+    def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Stop watching for reads of the metrics, if the last epoch had no batch."""
         self._stop_listening()
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Update the metrics, and stop watching for reads of them."""
+        """Compute the figures so far, and stop watching for reads of the metrics."""
         try:
             if not self._workers.is_distributed:  # the others do something else now
                 self.flush()
@@ -136,131 +161,248 @@ class MetricHandler(
             self._stop_listening()
 
     def state_dict(self, estimator: Run) -> State:
-        """Bring the metrics up to date; a checkpoint has their values without this handler."""
-        if self._are_several(estimator):
-            given = contribution(self.metrics, self._waiting, _update_merged)
-            return self._workers.reduction(given, self._update_together)  # type: ignore[no-any-return]
+        """Return the totals of the epoch so far, and the attributes of other metrics."""
+        self._join(estimator)
+        if self._workers.is_distributed:
+            reduction = self._workers.reduction(self._contribution(), self._add_to_state)
+            return cast(State, reduction)
         self.flush()
-        return {}
+        return self._state()
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Watch for reads of the metrics, if an epoch is under way."""
-        self._stop_listening()
-        if estimator.position.is_in_epoch:
-            self._listen()
+        """Continue the epoch with the saved totals; without them the metrics begin again."""
+        self._join(estimator)
+        self._begin(estimator)
+        is_in_epoch = estimator.position.batch_in_epoch > 0 and estimator.position.is_in_epoch
+        if is_in_epoch and "parts" not in state:
+            estimator.logger.warning(
+                "resume: version 0.8 or before wrote the checkpoint in the middle of epoch %d: its "
+                "training metrics cover only the batches after the resume",
+                estimator.position.epoch,
+            )
+        saved = dict(state.get("parts", ()))
+        for part in self._parts():
+            part.reset()
+            found = saved.get(part.name)
+            if found is None:
+                if is_in_epoch and "parts" in state:
+                    estimator.logger.warning(
+                        "resume: the checkpoint has no value of the metric %r: in epoch %d it "
+                        "covers only the batches after the resume",
+                        part.name,
+                        estimator.position.epoch,
+                    )
+            elif is_known(part) != ("attributes" in found):
+                self._load(part, found)
+        self._has_ended = state.get("has_ended", False)
+        if self._has_ended:
+            self._end()
+        if not estimator.position.is_in_epoch or self._has_ended:
+            self._stop_listening()
 
     def flush(self) -> None:
-        """Update the metrics with the outputs that were kept; on all workers together."""
-        if self._workers.is_distributed:
-            self._flush_together()
+        """Compute the metrics with the outputs that were kept; on all workers together."""
+        if not self._workers.is_distributed:
+            if self._waiting:
+                try:
+                    self._add([self._contribution()])
+                finally:
+                    self._waiting, self._nbytes = [], 0
             return
-        waiting, self._waiting, self._nbytes = self._waiting, [], 0
-        if not waiting:
-            return
-        merged = _merge(waiting)
-        for metric in self.metrics:
-            _update(metric, waiting, merged)
+        label = f"metrics after {self._count} batches"
+        contents = self._workers.all_gather_bytes(data_to_bytes(self._contribution()), label)
+        self._add([data_from_bytes(content) for content in contents])
 
     def flush_for_reader(self) -> None:
-        """Update the metrics because one is read, unless that needs the other workers."""
+        """Compute the metrics because one is read, unless that needs the other workers."""
         if not self._workers.is_distributed:
             self.flush()
 
-    def _flush_together(self) -> None:
-        given = contribution(self.metrics, self._waiting, _update_merged)
-        label = f"metrics after {self._count} batches"
-        contents = self._workers.all_gather_bytes(data_to_bytes(given), label)
-        self._update_together([data_from_bytes(content) for content in contents])
-
-    def _update_together(self, contributions: list[State]) -> State:
-        """Update the metrics with what all workers contribute; return the state, which is empty."""
-        nbytes = update_with_contributions(
-            self.metrics, contributions, _update_merged, self._batch_axis
-        )
-        if self._period is None and self._waiting:
-            # By the first batch, which is the same on all workers.
-            self._period = max(1, min(self._max_batches, self._max_bytes // max(1, nbytes)))
-        self._waiting = []
-        return {}
-
-    def _are_several(self, estimator: Run) -> bool:
-        if isinstance(estimator, Run):
-            self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
-        return self._workers.is_distributed
-
-    def _listen(self) -> None:
-        self._waiting.clear()
-        self._nbytes = 0
+    def _begin(self, estimator: Run) -> None:
+        """Forget all outputs, and watch for reads of the metrics."""
+        self._waiting, self._nbytes, self._count = [], 0, 0
+        self._totals, self._has_ended = {}, False
         self._stop_listening()  # an exception may have ended the last epoch
-        for metric in _with_parts(self.metrics):
-            for name in _READERS:
-                # On the object itself: it is the user's, who may read it at any time.
-                vars(metric)[name] = _Reader(self, getattr(metric, name), name in vars(metric))
+        for metric in self.metrics:
+            for watcher in watchers([metric]):
+                if getattr(watcher, "__self__", self)._is_in_run:
+                    raise ValueError(
+                        f"the metric {metric.name!r} is in use in a run that has not ended: make "
+                        "another one for this run"
+                    )
+        stop_watching(self.metrics)  # of a run of MXNet's Estimator that was broken off
+        watch_reads(self.metrics, self.flush_for_reader)
+        self._is_in_run = isinstance(estimator, Run)
 
     def _stop_listening(self) -> None:
-        for metric in _with_parts(self.metrics):
-            for name in _READERS:
-                reader = vars(metric).get(name)
-                if isinstance(reader, _Reader):
-                    del vars(metric)[name]
-                    if reader.is_of_the_object:
-                        vars(metric)[name] = reader.read
+        own = [metric for metric in self.metrics if self.flush_for_reader in watchers([metric])]
+        stop_watching(own)
+        self._is_in_run = False
+
+    def _end(self) -> None:
+        """Let the metrics have the figures that are computed once per epoch."""
+        self._has_ended = True
+        for part in self._parts():
+            if isinstance(part, EpochMetric):
+                show(part, self._totals.get(id(part)))
+
+    def _parts(self) -> list[EvalMetric]:
+        return [part for metric in self.metrics for part in flatten_metrics(metric)]
+
+    def _contribution(self) -> State:
+        """Return what this worker adds to the metrics, as plain data; they stay as they are."""
+        parts, waiting = self._parts(), self._waiting
+        others = [part for part in parts if not is_known(part)]
+        outputs: list[Any] = []
+        if others:
+            counting = (without_weight_zero(o, self._batch_axis) for o in waiting)
+            has_loss = any(isinstance(part, mx.metric.Loss) for part in others)
+            outputs = [
+                list(o._replace(weight=[], loss=o.loss if has_loss else [])) for o in counting
+            ]
+        return {
+            "totals": [
+                packed(_explained(part, waiting, lambda part=part: self._totals_of(part)))
+                for part in parts
+                if is_known(part)
+            ],
+            "outputs": outputs,
+            "bytes": sum(map(bytes_in, waiting)),
+        }
+
+    def _totals_of(self, part: EvalMetric) -> list[Total]:
+        return totals_of(part, self._waiting, self._task, self._batch_axis)
+
+    def _add(self, contributions: Sequence[State]) -> None:
+        """Update the metrics with what all workers contribute, by rank."""
+        parts = self._parts()
+        known = [part for part in parts if is_known(part)]
+        by_part = zip(*(given["totals"] for given in contributions), strict=True)
+        for part, by_worker in zip(known, by_part, strict=True):
+            # If someone has reset the metric, it begins again.
+            is_reset = not isinstance(part, EpochMetric) and not part.num_inst
+            total = None if is_reset else self._totals.get(id(part))
+            for of_batch in zip(*by_worker, strict=True):
+                batch = None
+                for share in of_batch:
+                    batch = merge(part, batch, share)
+                total = merge(part, total, batch)
+            self._totals[id(part)] = total
+            if not isinstance(part, EpochMetric):
+                show(part, total)
+        batches = [Outputs(*outputs) for outputs in contributions[0]["outputs"]]
+        if self._workers.is_distributed:
+            every = [given["outputs"] for given in contributions]
+            batches = list(whole_batches(every, self._batch_axis))
+        for part in parts:
+            if not is_known(part):
+                _explained(part, batches, lambda part=part: _update(part, batches))
+        if self._period is None and self._waiting:
+            # By the first batch, which is the same on all workers.
+            nbytes = max(1, sum(given["bytes"] for given in contributions))
+            self._period = max(1, min(self._max_batches, self._max_bytes // nbytes))
+        self._waiting, self._nbytes = [], 0
+
+    def _add_to_state(self, contributions: list[State]) -> State:
+        self._add(contributions)
+        return self._state()
+
+    def _state(self) -> State:
+        parts = [
+            [
+                part.name,
+                {"total": self._totals.get(id(part))}
+                if is_known(part)
+                else {"attributes": metric_state(part)},
+            ]
+            for part in self._parts()
+        ]
+        return {"parts": parts, "has_ended": self._has_ended}
+
+    def _load(self, part: EvalMetric, saved: State) -> None:
+        if not is_known(part):
+            set_metric_state(part, saved["attributes"])
+            return
+        self._totals[id(part)] = saved["total"]
+        if not isinstance(part, EpochMetric):
+            show(part, saved["total"])
+
+    def _join(self, estimator: Run) -> None:
+        """Read what the run says about its workers, axes and loss."""
+        if isinstance(estimator, Run):
+            self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
+        if isinstance(estimator, Run | mx_estimator.Estimator):
+            is_training = self._is_of_training(estimator)
+            self._task = Task.of(estimator.loss if is_training else estimator.val_loss)
+
+    def _is_of_training(self, estimator: Run) -> bool:
+        training = {id(metric) for metric in estimator.train_metrics}
+        return any(id(metric) in training for metric in self.metrics)
+
+    def _weight_in(self, estimator: Run, batch: object) -> Any:
+        """Return the weights of a batch, if the processor of batches is this package's."""
+        processor = getattr(estimator, "batch_processor", None)
+        if not isinstance(processor, BatchProcessor):
+            return None
+        name = "fit_batch" if self._is_of_training(estimator) else "evaluate_batch"
+        if getattr(type(processor), name) is not getattr(BatchProcessor, name):
+            return None  # it may take the third item for something else
+        return weight_in(batch)
 
 
-class _Reader(NamedTuple):
-    """Reads a metric after bringing it up to date."""
-
-    handler: MetricHandler
-    read: Callable[[], Any]
-    is_of_the_object: bool
-
-    def __call__(self) -> Any:
-        self.handler.flush_for_reader()
-        return self.read()
-
-
-def _update_merged(metric: mx.metric.EvalMetric, waiting: list[Outputs]) -> None:
-    _update(metric, waiting, _merge(waiting))
+def missing_loss(given: list[EventHandler], metrics: list[EvalMetric]) -> list[EventHandler]:
+    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
+    updated = [
+        id(metric)
+        for handler in given
+        if isinstance(handler, mx_estimator.MetricHandler)
+        for metric in handler.metrics
+    ]
+    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
+    return [MetricHandler(missing)] if updated and missing else []
 
 
-def _update(metric: mx.metric.EvalMetric, waiting: list[Outputs], merged: Outputs | None) -> None:
-    """Update `metric` with all outputs; raise ValueError if they do not suit it."""
+def try_metric(metric: EvalMetric, outputs: Outputs, loss: mx.gluon.Block, batch_axis: int) -> None:
+    """Compute a metric from the outputs of a batch, as a trial: it stays as it is.
+
+    A metric of the user's own that cannot be copied is left out.
+    """
+    if is_known(metric):
+        totals_of(metric, [outputs], Task.of(loss), batch_axis)
+        return
     try:
-        _update_unchecked(metric, waiting, merged)
+        trial = copy.deepcopy(metric)
+    except Exception:  # it may hold anything
+        return
+    update_metric(trial, without_weight_zero(outputs, batch_axis))
+
+
+def _explained(metric: EvalMetric, batches: Sequence[Outputs], compute: Callable[[], Any]) -> Any:
+    """Return ``compute()``; raise ValueError if the outputs do not suit the metric."""
+    try:
+        return compute()
     except (FloatingPointError, MemoryError):
         raise  # others decide about a NaN
     except Exception as e:
-        raise ValueError(_what_failed(metric, waiting[0], e)) from e
+        # A worker may have no row of a batch.
+        outputs = next((o for o in batches if o.pred), batches[0])
+        raise ValueError(_what_failed(metric, outputs, e)) from e
 
 
-def _update_unchecked(
-    metric: mx.metric.EvalMetric, waiting: list[Outputs], merged: Outputs | None
-) -> None:
-    if merged and type(metric) is mx.metric.Loss:
-        _add_losses(metric, waiting, merged)
-    elif isinstance(metric, mx.metric.Loss):
-        for outputs in waiting:
-            # One by one, with the same bits, whatever the others are that wait with it.
-            own = _merge([outputs]) if type(metric) is mx.metric.Loss else None
-            if own:
-                _add_losses(metric, [outputs], own)
-            else:
-                update_with_losses(metric, outputs.loss)
-    elif merged and type(metric) in _MERGEABLE:
-        update_metric(metric, merged.label, merged.pred)
-    else:
-        for outputs in waiting:
-            update_metric(metric, outputs.label, outputs.pred)
+def _update(metric: EvalMetric, batches: Sequence[Outputs]) -> None:
+    for outputs in batches:
+        if outputs.pred or outputs.loss:
+            update_metric(metric, outputs)
 
 
-def _what_failed(metric: mx.metric.EvalMetric, outputs: Outputs, error: Exception) -> str:
-    """Return which metric cannot be updated, with what, why, and the way out."""
+def _what_failed(metric: EvalMetric, outputs: Outputs, error: Exception) -> str:
+    """Return which metric cannot be computed, from what, why, and the way out."""
     labels, preds = outputs.label, outputs.pred
     hint = "give the Estimator a metric that suits them, or none"
     if isinstance(metric, mx.metric.Loss):
         labels, preds = [], outputs.loss
         hint = "the loss has to be an array with a value per sample"
-    elif _has_classes_last(metric, labels[0], preds[0]):
+    elif labels and preds and _has_classes_last(metric, labels[0], preds[0]):
         name = type(metric).__name__
         hint = f"the classes are on the last axis: give the Estimator mx.metric.{name}(axis=-1)"
     what = "losses" if isinstance(metric, mx.metric.Loss) else "outputs"
@@ -271,7 +413,7 @@ def _what_failed(metric: mx.metric.EvalMetric, outputs: Outputs, error: Exceptio
     )
 
 
-def _has_classes_last(metric: mx.metric.EvalMetric, label: object, pred: object) -> bool:
+def _has_classes_last(metric: EvalMetric, label: object, pred: object) -> bool:
     """Return whether a metric looks for classes on another axis than the last, and is wrong."""
     label_shape, pred_shape = getattr(label, "shape", ()), getattr(pred, "shape", ())
     is_elsewhere = getattr(metric, "axis", -1) not in (-1, len(pred_shape) - 1)
@@ -286,74 +428,3 @@ def _shapes_of(arrays: list[NDArray]) -> str:
         else f"none, but a {type(array).__name__}"
         for array in arrays
     )
-
-
-def _merge(waiting: list[Outputs]) -> Outputs | None:
-    """Return all outputs as one array per context, or None if their shapes do not allow it."""
-    by_context: dict[mx.Context, list[tuple[NDArray, ...]]] = {}
-    for outputs in waiting:
-        if not len(outputs.label) == len(outputs.pred) == len(outputs.loss):
-            return None
-        for arrays in zip(*outputs, strict=True):
-            if not all(isinstance(array, NDArray) for array in arrays):
-                return None
-            by_context.setdefault(arrays[0].ctx, []).append(arrays)
-    merged = Outputs([], [], [])
-    for rows in by_context.values():
-        if len({tuple((a.shape[1:], a.dtype, a.ctx) for a in arrays) for arrays in rows}) > 1:
-            return None
-        for name, arrays in zip(merged._fields, zip(*rows, strict=True), strict=True):
-            joined = mx.nd.concat(*arrays, dim=0) if len(arrays) > 1 else arrays[0]
-            # In float32 a sum over thousands of losses has greater rounding errors than one over a
-            # batch.
-            getattr(merged, name).append(joined.astype("float64") if name == "loss" else joined)
-    return merged
-
-
-def _add_losses(metric: mx.metric.Loss, waiting: list[Outputs], merged: Outputs) -> None:
-    """Update `metric` by one sum per batch, in order, so that each bit is as without waiting."""
-    values = {array.ctx: array.asnumpy() for array in merged.loss}
-    used = dict.fromkeys(values, 0)
-    for outputs in waiting:
-        for loss in outputs.loss:
-            begin = used[loss.ctx]
-            end = used[loss.ctx] = begin + loss.shape[0]
-            total = float(values[loss.ctx][begin:end].sum())
-            metric.sum_metric += total
-            metric.global_sum_metric += total
-            metric.num_inst += loss.size
-            metric.global_num_inst += loss.size
-
-
-def _with_parts(metrics: list[mx.metric.EvalMetric]) -> list[mx.metric.EvalMetric]:
-    """Return the metrics and those that they are composed of."""
-    parts = [
-        part
-        for metric in metrics
-        if isinstance(metric, mx.metric.CompositeEvalMetric)
-        for part in metric.metrics
-    ]
-    return [*metrics, *_with_parts(parts)] if parts else list(metrics)
-
-
-def _as_legacy(value: object) -> object:
-    """Return an array as an NDArray; anything else, which a user's metric may take, as it is."""
-    return as_legacy(value) if isinstance(value, NDArray) else value
-
-
-def _nbytes(array: NDArray) -> int:
-    return array.size * np.dtype(array.dtype).itemsize
-
-
-def missing_loss(
-    given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
-) -> list[EventHandler]:
-    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
-    updated = [
-        id(metric)
-        for handler in given
-        if isinstance(handler, mx_estimator.MetricHandler)
-        for metric in handler.metrics
-    ]
-    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
-    return [MetricHandler(missing)] if updated and missing else []

@@ -6,16 +6,32 @@ import difflib
 import logging
 import math
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg.metrics.setup import SPLITS, renamed_metrics
+from gluon_svrg.metrics.setup import SPLITS, flatten_metrics
 from gluon_svrg.run import Run
 
 _Key = TypeVar("_Key")
 
+_SMALLER = (
+    mx.metric.Loss,
+    mx.metric.MAE,
+    mx.metric.MSE,
+    mx.metric.RMSE,
+    mx.metric.CrossEntropy,
+    mx.metric.NegativeLogLikelihood,
+    mx.metric.Perplexity,
+)
+_GREATER = (
+    mx.metric.Accuracy,
+    mx.metric.TopKAccuracy,
+    mx.metric.F1,
+    mx.metric.MCC,
+    mx.metric.PCC,
+    mx.metric.PearsonCorrelation,
+)
 # Words of a name, whole or (in front) as a part of one: 'softmaxcrossentropyloss' has 'loss'.
 _SMALLER_IS_BETTER = r"loss|error|entropy|perplexity|nll|deviance|\b(?:mse|mae|rmse|mape)\b"
 _GREATER_IS_BETTER = (
@@ -31,13 +47,16 @@ class Monitor:
     name : str or EvalMetric
         A metric's name, as in the history (``'validation accuracy'``), or the metric itself.
     mode : 'auto', 'min' or 'max'
-        Which value is better. 'auto' infers it from the name: a smaller loss or error is better,
-        and a greater accuracy. If the name says neither, give 'min' or 'max'.
+        Which value is better. 'auto' knows it of MXNet's metrics by their class, whatever their
+        name. Of a function, an EpochMetric or a metric of your own it takes it from the name: a
+        smaller loss or error is better, and a greater accuracy or AUC. If the name says neither,
+        give 'min' or 'max'.
 
     Attributes
     ----------
     mode : 'min', 'max' or 'auto'
-        Which value is better; 'auto' if the name does not say it: then :meth:`check` raises.
+        Which value is better. Before :meth:`check`, which looks at the run's metrics, it is that of
+        the name; 'auto' if the name does not say it.
 
     Raises
     ------
@@ -61,7 +80,10 @@ class Monitor:
         if mode not in ("auto", "min", "max"):
             raise ValueError(f"mode must be 'auto', 'min' or 'max', got {mode!r}")
         self._name = name
-        self.mode = _inferred_mode(self.name) if mode == "auto" else mode
+        self._is_given = mode != "auto"
+        self.mode = mode
+        if not self._is_given:
+            self.mode = _mode_of_class(name) or _mode_of_name(self.name)
 
     @property
     def name(self) -> str:
@@ -77,14 +99,6 @@ class Monitor:
             If the run has none of that name, or if the name does not say which value is better.
         """
         names = estimator.metric_names()
-        new_name = None if self.name in names else renamed_metrics(estimator).get(self.name)
-        if new_name is not None and new_name in names:
-            warnings.warn(
-                f"monitor={self.name!r}: the metric of the loss is now called {new_name!r}",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            self._name = new_name
         if self.name not in names:
             # No training metric for a validation metric, which is missing for another reason.
             split = self.name.partition(" ")[0]
@@ -102,6 +116,8 @@ class Monitor:
                 + ("" if estimator.val_data is not None else " (and no val_data)")
                 + f": {way_out}"
             )
+        if not self._is_given:
+            self.mode = _mode_in(estimator, self.name) or self.mode
         if self.mode == "auto":
             raise ValueError(
                 f"mode='auto' cannot tell from the name {self.name!r} whether a smaller or a "
@@ -167,7 +183,22 @@ def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:
     return {}
 
 
-def _inferred_mode(name: str) -> str:
+def _mode_in(estimator: Run, name: str) -> str | None:
+    """Return the mode of the run's metric of that name, if its class says it."""
+    for metric in (*estimator.train_metrics, *estimator.val_metrics):
+        for part in flatten_metrics(metric):
+            if part.name == name:
+                return _mode_of_class(part)
+    return None
+
+
+def _mode_of_class(metric: object) -> str | None:
+    if isinstance(metric, _SMALLER):
+        return "min"
+    return "max" if isinstance(metric, _GREATER) else None
+
+
+def _mode_of_name(name: str) -> str:
     words = re.sub(r"[^a-z0-9]+", " ", name.lower())
     smaller, greater = re.search(_SMALLER_IS_BETTER, words), re.search(_GREATER_IS_BETTER, words)
     if bool(smaller) == bool(greater):

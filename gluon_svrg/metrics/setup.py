@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import suggested_metric
-from gluon_svrg.run import Run
+from gluon_svrg.metrics.readers import stop_watching
 from mxnet.metric import EvalMetric
 
 Metric: TypeAlias = EvalMetric | str | Callable[..., Any]
@@ -36,47 +36,66 @@ def make_metrics(
     TypeError
         If an argument is of another type.
     ValueError
-        If MXNet has no metric of a name.
+        If MXNet has no metric of a name, or two metrics have one name.
     """
     training = _own(_metrics_of(train, "train_metrics"))
     if not training:
         training = [metric for metric in [suggested_metric(loss)] if metric is not None]
     evaluation = [
-        _copy_of(metric) if any(metric is other for other in training) else metric
+        # A copy, so that an evaluation leaves the figure of the training alone.
+        _copy_of(metric, f"train_metrics and val_metrics both have the metric {metric.name!r}")
+        if any(metric is other for other in training)
+        else metric
         for metric in _own(_metrics_of(val, "val_metrics"))
     ]
-    return _with_loss(training), _with_loss(evaluation) if evaluation else []
+    training, evaluation = _with_loss(training), _with_loss(evaluation) if evaluation else []
+    _check_names(training, "train_metrics")
+    _check_names(evaluation, "val_metrics")
+    return training, evaluation
 
 
-def copies_for(metrics: list[EvalMetric], split: str | None) -> list[EvalMetric]:
-    """Return copies of metrics, with `split` in the place of the first word of their names."""
-    copies = [_copy_of(metric) for metric in metrics]
-    for copied in copies if split is not None else ():
-        copied.name = f"{split} {copied.name.partition(' ')[2]}"
-    return copies
+def copies_for(metrics: Iterable[EvalMetric], split: str | None) -> list[EvalMetric]:
+    """Return copies of metrics for another data set, with nothing in them.
 
+    Parameters
+    ----------
+    metrics : iterable of EvalMetric
+        Those of an Estimator, which stay as they are.
+    split : str or None
+        The name of the data set, in the place of ``training`` or ``validation``: with ``'test'``
+        a ``validation accuracy`` becomes a ``test accuracy``. With None the names stay.
 
-def renamed_metrics(run: Run) -> dict[str, str]:
-    """Return the present names of the loss's metrics, by their names up to version 0.2.
-
-    Without metrics of its own a run used the name of the loss's class.
+    Raises
+    ------
+    ValueError
+        If a metric cannot be copied.
     """
-    parts = [
-        part
-        for metric in (*run.train_metrics, *run.val_metrics)
-        for part in flatten_metrics(metric)
+    copied = [
+        _copy_of(metric, f"another evaluation needs a copy of the metric {metric.name!r}")
+        for metric in metrics
     ]
-    names, old = {part.name for part in parts}, run.loss.name.rstrip("0123456789")
-    return {
-        f"{split} {old}": f"{split} {LOSS}"
-        for split in SPLITS
-        if f"{split} {LOSS}" in names and f"{split} {old}" not in names
-    }
+    for metric in copied:
+        if split is not None:
+            metric.name = f"{split} {_bare_name(metric)}"
+        metric.reset()
+    return copied
+
+
+def check_split(metrics: Iterable[EvalMetric], split: str) -> None:
+    """Raise ValueError if another Estimator has taken one of the metrics for something else."""
+    for metric in metrics:
+        other = metric.name.partition(" ")[0]
+        if other in SPLITS and other != split:
+            raise ValueError(
+                f"the metric {metric.name!r} is among the metrics of the {split}: another "
+                f"Estimator has it for {other}; make one for each"
+            )
 
 
 def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
     """Yield the metrics in a composite metric, or the metric itself."""
-    if isinstance(metric, mx.metric.CompositeEvalMetric):
+    # One with an `update` of its own may do other things with its parts.
+    if type(metric).update is mx.metric.CompositeEvalMetric.update:
         for part in metric.metrics:
             yield from flatten_metrics(part)
     else:
@@ -92,20 +111,34 @@ def is_loss(metric: EvalMetric) -> bool:
 def _own(metrics: list[EvalMetric]) -> list[EvalMetric]:
     """Return each metric once, without what another Estimator has put before its name."""
     for metric in metrics:
-        split, _, name = str(metric.name).partition(" ")
-        if split in SPLITS:
-            metric.name = name
+        metric.name = _bare_name(metric)
     return list({id(metric): metric for metric in metrics}.values())
 
 
-def _copy_of(metric: EvalMetric) -> EvalMetric:
-    """Return a copy, so that an evaluation leaves the sums of the training's metric alone."""
+def _bare_name(metric: EvalMetric) -> str:
+    split, _, name = str(metric.name).partition(" ")
+    return name if name and split in SPLITS else str(metric.name)
+
+
+def _check_names(metrics: list[EvalMetric], argument: str) -> None:
+    """Raise ValueError if two metrics have one name, so that one figure would hide the other."""
+    parts: dict[str, EvalMetric] = {}
+    for part in (part for metric in metrics for part in flatten_metrics(metric)):
+        if parts.setdefault(part.name, part) is not part:
+            raise ValueError(
+                f"{argument}: two metrics have the name {part.name!r}, and one figure would hide "
+                f"the other: give one another name, {type(part).__name__}(name=...)"
+            )
+
+
+def _copy_of(metric: EvalMetric, purpose: str) -> EvalMetric:
     try:
-        return copy.deepcopy(metric)
+        copied = copy.copy(metric)
+        stop_watching([copied])
+        return copy.deepcopy(copied)
     except Exception as error:  # it may hold anything
         raise ValueError(
-            f"the metric {metric.name!r} is among train_metrics and val_metrics, and cannot be "
-            f"copied ({error}): make one for each"
+            f"{purpose}, which cannot be copied ({error}): make one for each"
         ) from error
 
 

@@ -1,18 +1,14 @@
-"""The state of a metric: its plain attributes, and those of the metrics that it is made of."""
+"""The state of a metric of the user's own: its plain attributes, and those of its parts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mxnet as mx
 from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.events import Run, State
+from gluon_svrg.metrics.setup import flatten_metrics
+from gluon_svrg.metrics.totals import is_known
 from mxnet.metric import EvalMetric
-
-
-def all_metrics(estimator: Run) -> list[mx.metric.EvalMetric]:
-    """Return the metrics of the training and of the evaluation."""
-    return [*estimator.train_metrics, *estimator.val_metrics]
 
 
 def metric_state(metric: EvalMetric) -> dict[str, Any]:
@@ -30,7 +26,7 @@ def metric_state(metric: EvalMetric) -> dict[str, Any]:
 def set_metric_state(metric: EvalMetric, state: State) -> None:
     """Put back what :func:`metric_state` returned, in place."""
     for name, value in state["plain"].items():
-        if name == "name":  # a version before may have called it otherwise
+        if name == "name":
             continue
         current = vars(metric).get(name)
         if isinstance(current, dict) and isinstance(value, dict):  # a defaultdict stays one
@@ -44,8 +40,9 @@ def set_metric_state(metric: EvalMetric, state: State) -> None:
 
 
 def warn_unsaved_attributes(estimator: Run) -> None:
-    """Log the attributes of metrics that no checkpoint can hold."""
-    for metric in all_metrics(estimator):
+    """Log the attributes of metrics of the user's own that no checkpoint can hold."""
+    parts = [part for metric in estimator.train_metrics for part in flatten_metrics(metric)]
+    for metric in (part for part in parts if not is_known(part)):
         for name, value in vars(metric).items():
             # MXNet keeps the arguments of the constructor, a function among them, in a dict.
             items = value.values() if isinstance(value, dict) else [value]

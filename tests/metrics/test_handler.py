@@ -1,4 +1,4 @@
-"""MetricHandler against MXNet's, whenever and wherever metrics are read."""
+"""MetricHandler: a metric is up to date whenever it is read."""
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -14,8 +14,9 @@ METRICS = {
     "accuracy": mx.metric.Accuracy,
     "top 2": lambda: mx.metric.TopKAccuracy(top_k=2),
     "loss": mx.metric.Loss,
+    # In MXNet's a mean of batches: here the sum and the number say what is meant.
     "mean absolute error": lambda: mx.metric.CustomMetric(
-        lambda label, pred: float(np.abs(pred.max(axis=1) - label).mean())
+        lambda label, pred: (float(np.abs(pred.max(axis=1) - label).sum()), len(label))
     ),
 }
 
@@ -238,3 +239,119 @@ def test_the_losses_of_a_batch_are_added_up_in_float64():
         handler.batch_end(None, label=[ones], pred=[ones], loss=[values])
     handler.flush()
     assert loss.get() == ("loss", (2**24 + 3) / 4)
+
+
+class Own(mx.metric.EvalMetric):
+    """A metric of a user's own: the largest mean of a batch."""
+
+    def __init__(self):
+        super().__init__("own")
+
+    def update(self, labels, preds):
+        self.sum_metric = max(self.sum_metric, *(pred.asnumpy().mean() for pred in preds))
+        self.num_inst = 1
+
+
+def spread(label, pred):
+    return pred.std() + label.mean()
+
+
+def all_kinds():
+    return [
+        mx.metric.Accuracy(),
+        mx.metric.F1(),
+        mx.metric.PCC(),
+        mx.metric.PearsonCorrelation(),
+        mx.metric.np(spread, name="function"),
+        gs.EpochMetric(spread),
+        Own(),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [1, 3, 5, 8])
+def test_a_resume_continues_the_figures(batches, tmp_path):
+    """In the middle of an epoch and at its end: the same bits."""
+
+    def fit(folder, **arguments):
+        rng = np.random.default_rng(0)
+        net = mx.gluon.nn.Dense(1, in_units=6)
+        net.initialize(mx.init.Constant(0.1))
+        x = mx.nd.array(rng.normal(size=(37, 6)))
+        data = gs.data.ArrayLoader(x, (x[:, 0] > 0), rng.uniform(size=37), batch_size=8)
+        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        estimator = gs.Estimator(net, mx.gluon.loss.SigmoidBCELoss(), all_kinds(), trainer=trainer)
+        handlers = [gs.CheckpointHandler(tmp_path / folder, every_n_batches=1)]
+        history = estimator.fit(data, event_handlers=handlers, verbose=0, **arguments).history
+        return [[row[n] for n in row if n.startswith("training")] for row in history]
+
+    fit("cut", batches=batches)
+    resumed = fit("cut", batches=10, resume="auto")
+    assert fit("whole", batches=10) == resumed
+    assert all(np.isfinite(resumed).ravel())
+
+
+def test_the_totals_of_0_8_are_not_in_a_checkpoint(caplog):
+    """Its metrics were: the epoch begins again, and a line says so."""
+    problem = problems.make("softmax")
+    metric = mx.metric.Accuracy()
+    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
+    estimator.position.begin_epoch()
+    estimator.position.end_batch()
+    handler = gs.MetricHandler(estimator.train_metrics)
+    handler.load_state_dict(estimator, {})
+    assert "version 0.8 or before wrote the checkpoint in the middle of epoch 0" in caplog.text
+    handler.train_end(estimator)
+
+
+def test_a_metric_in_use_is_refused():
+    """Two runs at a time would mix what they add to it; one after the other they do not."""
+    problem = problems.make("softmax")
+    metric = Own()
+    one, two = (
+        gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
+        for _ in range(2)
+    )
+
+    class Fit(EpochEnd):
+        priority = -2000
+
+        def epoch_end(self, estimator, *args, **kwargs):
+            two.fit(problem.ndarrays(), epochs=1, verbose=0)
+
+    with pytest.raises(ValueError, match="'training own' is in use in a run that has not ended"):
+        one.fit(problem.ndarrays(), epochs=1, event_handlers=[Fit()], verbose=0)
+    for estimator in (two, one, two):
+        estimator.fit(problem.ndarrays(), epochs=1, verbose=0)
+
+
+def test_a_run_that_is_stopped_before_a_batch_leaves_its_metrics_free():
+    problem = problems.make("softmax")
+    metric = mx.metric.Accuracy()
+    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
+
+    class Stop(EpochEnd, gs.events.EpochBegin):
+        def epoch_begin(self, estimator, *args, **kwargs):
+            estimator.stop()
+
+    estimator.fit(problem.ndarrays(), epochs=2, event_handlers=[Stop()], verbose=0)
+    assert "get" not in vars(metric)
+    estimator.fit(problem.ndarrays(), epochs=1, verbose=0)
+
+
+def test_an_epoch_metric_has_its_figure_at_the_end():
+    problem = problems.make("softmax")
+    metric = gs.EpochMetric(lambda label, pred: float(len(label)), name="number")
+    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
+    reader = Reader(lambda metric: metric.get()[1])
+    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=[reader], verbose=0)
+    assert np.isnan(reader.values[:-1]).all()
+    assert metric.get() == ("training number", 37)
+
+
+def test_the_object_that_was_given_shows_the_figure():
+    problem = problems.make("linear")
+    metric = mx.metric.RMSE()
+    estimator = gs.Estimator(problem.net, problem.loss, metric, trainer=trainer_of(problem))
+    row = estimator.fit(problem.ndarrays(), epochs=1, verbose=0).history[-1]
+    assert metric.get() == metric.get_global() == ("training rmse", row["training rmse"])

@@ -10,7 +10,7 @@ import pytest
 import runs
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.metrics.handler import MetricHandler
-from gluon_svrg.metrics.setup import make_metrics
+from gluon_svrg.metrics.setup import copies_for, make_metrics
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -200,8 +200,9 @@ def test_a_function_is_taken():
     estimator = gs.Estimator(estimator.net, estimator.loss, mean_error, trainer=trainer)
     (row,) = estimator.fit(data, epochs=1).history
     assert list(row)[-2:] == ["training mean_error", "training loss"]
-    expected = [np.abs((y - estimator.net(x)[:, 0]).asnumpy()).mean() for x, y in data]
-    assert row["training mean_error"] == pytest.approx(np.mean(expected), rel=1e-12)
+    errors = [np.abs((y - estimator.net(x)[:, 0]).asnumpy()) for x, y in data]
+    expected = np.concatenate(errors).mean()  # the last batch is smaller
+    assert row["training mean_error"] == pytest.approx(expected, rel=1e-12)
 
 
 def rows_of(*runs_given):
@@ -254,3 +255,44 @@ def test_a_metric_that_cannot_be_copied():
     with pytest.raises(ValueError, match=r"cannot be copied \(it holds a lock\): make one for"):
         rows_of((one, one))
     rows_of((one, Locked()))
+
+
+ACCURACY = mx.metric.Accuracy
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "argument"),
+    [
+        ([ACCURACY(), ACCURACY()], None, "train_metrics"),
+        (["acc"], ["acc", mx.metric.CompositeEvalMetric([ACCURACY()])], "val_metrics"),
+        ([mx.metric.Loss("loss"), mx.metric.CustomMetric(np.allclose, "loss")], None, "train_met"),
+    ],
+)
+def test_two_metrics_of_one_name_are_refused(train, val, argument):
+    with pytest.raises(ValueError, match=rf"{argument}.*: two metrics have the name .*\(name="):
+        make(train, val)
+    make([ACCURACY(), ACCURACY(name="other")])
+
+
+def test_a_metric_that_another_estimator_has_for_something_else():
+    """Its figures would have the other's name."""
+    metric = mx.metric.Accuracy()
+    first, data = make(metric)
+    make("acc", metric)
+    with pytest.raises(ValueError, match="'validation accuracy' is among the metrics of the train"):
+        first.fit(data, epochs=1)
+
+
+def test_copies_for_another_data_set():
+    estimator, data = make("mse", np.allclose, kind="linear")
+    before = estimator.evaluate(data)
+    copied = copies_for(estimator.val_metrics, "test")
+    assert names(copied) == ["test allclose", "test loss"]
+    handler = MetricHandler(copied)
+    handler.epoch_begin(estimator)
+    handler.batch_end(
+        estimator, batch=data[0], label=[data[0][1]], pred=[data[0][1]], loss=[data[0][1]]
+    )
+    handler.epoch_end(estimator)
+    assert copied[0].get()[1] == 1.0
+    assert {m.name: m.get()[1] for m in estimator.val_metrics} == before

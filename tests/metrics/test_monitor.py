@@ -80,6 +80,20 @@ def test_a_misspelt_name_is_told_before_the_mode(name):
         estimator_with().fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
 
 
+def test_a_known_metric_is_known_by_its_class():
+    """Fails on 0.8, which took the names."""
+    metrics = [mx.metric.Accuracy(name="share of errors"), mx.metric.MAE(name="map")]
+    estimator = estimator_with(metrics)
+    for name, mode in (("training share of errors", "max"), ("training map", "min")):
+        monitor = gs.Monitor(name)
+        monitor.check(estimator)
+        assert monitor.mode == mode
+    given = gs.Monitor("training map", "max")
+    given.check(estimator)
+    assert given.mode == "max"
+    assert [gs.Monitor(metric).mode for metric in metrics] == ["max", "min"]
+
+
 def test_every_metric_of_mxnet_is_told_or_asks():
     for metric in (
         mx.metric.Accuracy(),

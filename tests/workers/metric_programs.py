@@ -4,6 +4,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg import workers
+from gluon_svrg.metrics.setup import flatten_metrics
 from workers.loop_programs import FEATURES, loader
 
 
@@ -29,7 +30,12 @@ class LossOfItsOwn(mx.metric.Loss):
 
 
 def spread(label, pred):
+    """No mean over samples."""
     return float(pred.std() + label.mean())
+
+
+def largest(label, pred):
+    return float(pred.max(axis=1).mean())
 
 
 def probabilities(classes):
@@ -108,7 +114,7 @@ def fit_and_evaluate(net, loss, make_metrics, train, val, contexts):
     counts = [
         [int(part.num_inst), int(part.global_num_inst)]
         for metric in [*estimator.train_metrics, *estimator.val_metrics]
-        for part in gs.run.metrics.flatten_metrics(metric)
+        for part in flatten_metrics(metric)
     ]
     rows = [{k: v for k, v in row.items() if k.startswith(("train", "valid"))} for row in history]
     return {"rows": rows, "evaluation": evaluation, "counts": counts}
@@ -125,7 +131,14 @@ def cases():
         composite = metric.CompositeEvalMetric()
         composite.add(metric.CrossEntropy())
         composite.add(metric.Accuracy(name="part"))
-        return [composite, metric.Perplexity(None), spread, Absolute(), LossOfItsOwn("squares")]
+        return [
+            composite,
+            metric.Perplexity(None),
+            largest,
+            gs.EpochMetric(spread),
+            Absolute(),
+            LossOfItsOwn("squares"),
+        ]
 
     def binary():
         return [metric.F1(), metric.MCC(), metric.F1(average="micro", name="micro")]
