@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What matters for another Python or NumPy: the import, the rule against its oracle, the loop, checkpoints, the
 # export. `make test-platform` runs these.
 PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py tests/test_estimator.py tests/arrays \
-	tests/checkpoint/test_version_0_1.py tests/deploy/test_export.py tests/reporting/test_history_handler.py \
+	tests/checkpoint/test_version_0_8.py tests/deploy/test_export.py tests/reporting/test_history_handler.py \
 	tests/linear tests/reporting/test_versions.py
 
 BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder

@@ -90,12 +90,12 @@ def main() -> None:
         own.barrier("the sums")  # who waited in the first one has paused, and leaves it later
 
     def add(some: list[mx.nd.NDArray]) -> None:
-        own.sum(some)
+        own.all_reduce(some)
         mx.nd.waitall()
 
     sums = medians(begin, {name: lambda s=some: add(s) for name, some in arrays.items()})  # type: ignore[misc]
     messages = medians(
-        lambda: None, {"message": lambda: own.gather_plain([None, 0, None], "vote") and None}
+        lambda: None, {"message": lambda: own.all_gather_object([None, 0, None], "vote") and None}
     )
     communication_pipes.serve(options.folder, own.rank, lambda: [*sums(), *messages()])
 

@@ -6,6 +6,7 @@ from gluon_svrg.checkpoint.handler import CheckpointHandler as CheckpointHandler
 from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler as RandomStateHandler
 from gluon_svrg.cpu_tuning import tune_for_cpu as tune_for_cpu
 from gluon_svrg.estimator import Estimator as Estimator
+from gluon_svrg.evaluation.handler import ValidationHandler as ValidationHandler
 from gluon_svrg.handlers.early_stopping import EarlyStoppingHandler as EarlyStoppingHandler
 from gluon_svrg.handlers.ema import EMAHandler as EMAHandler
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler as GradientUpdateHandler
@@ -18,7 +19,6 @@ from gluon_svrg.handlers.schedule import (
 )
 from gluon_svrg.handlers.signal import SignalHandler as SignalHandler
 from gluon_svrg.handlers.time_limit import TimeLimitHandler as TimeLimitHandler
-from gluon_svrg.handlers.validation import ValidationHandler as ValidationHandler
 from gluon_svrg.metrics.handler import MetricHandler as MetricHandler
 from gluon_svrg.metrics.monitor import Monitor as Monitor
 from gluon_svrg.optimizer import (
@@ -37,8 +37,9 @@ from gluon_svrg.reporting.progress import ProgressHandler as ProgressHandler
 from gluon_svrg.reporting.result import FitResult as FitResult
 from gluon_svrg.reporting.tensorboard import TensorBoardHandler as TensorBoardHandler
 from gluon_svrg.reporting.versions import show_versions as show_versions
-from gluon_svrg.run import Position as Position, StopReason as StopReason
+from gluon_svrg.run import Position as Position
 from gluon_svrg.seeding import seed_everything as seed_everything
+from gluon_svrg.stops import StopReason as StopReason
 from gluon_svrg.summary import summary as summary
 from gluon_svrg.svrg.coefficient import (
     OptimalCoefficient as OptimalCoefficient,

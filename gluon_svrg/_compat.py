@@ -83,8 +83,9 @@ SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
 nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
-WITHOUT_MXNET = {"_compat", "_lazy", "_typing", "arguments", "files", "linear", "svrg", "svrg.rule"}
+WITHOUT_MXNET = {"_compat", "_lazy", "_typing", "arguments", "class_names", "files", "linear"}
 WITHOUT_MXNET |= {"reporting", "reporting.logger", "reporting.text_table", "reporting.verbosity"}
+WITHOUT_MXNET |= {"svrg", "svrg.rule"}
 """The modules that import no MXNet, without the package's name."""
 
 

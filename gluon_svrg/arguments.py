@@ -8,58 +8,14 @@ import importlib
 import inspect
 import math
 import numbers
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
-
-
-def renamed(**new_names: str) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
-    """Let a function take arguments under their old names, too, with a DeprecationWarning.
-
-    Parameters
-    ----------
-    **new_names : str
-        The new name of each old one. In the function there is the new name only.
-
-    Returns
-    -------
-    callable
-        A decorator. The function that it returns raises TypeError for an argument that is given
-        under both names.
-    """
-
-    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
-        names = list(inspect.signature(function).parameters)
-
-        @functools.wraps(function)
-        def with_old_names(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
-            for old, new in new_names.items():
-                if old not in kwargs:
-                    continue
-                value = kwargs.pop(old)
-                if new in kwargs or new in names[: len(args)]:
-                    raise TypeError(
-                        f"{new} is given twice, once under its old name {old} (the value "
-                        f"{value!r}): give {new} alone"
-                    )
-                warnings.warn(
-                    f"the argument {old} is now called {new}: the old name will be removed; give "
-                    f"{new}={value!r}",
-                    DeprecationWarning,
-                    stacklevel=2,
-                )
-                kwargs[new] = value
-            return function(*args, **kwargs)
-
-        return with_old_names
-
-    return decorate
 
 
 def hint_for(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
@@ -109,33 +65,6 @@ def explains_unknown(**elsewhere: str) -> Callable[[Callable[_P, _Result]], Call
         return explaining
 
     return decorate
-
-
-def renamed_attribute(old: str, new: str) -> property:
-    """Return a property that lets an attribute or a method keep its old name.
-
-    Parameters
-    ----------
-    old, new : str
-        The two names. Reading or setting the old one warns with a DeprecationWarning.
-    """
-
-    def warn(owner: object) -> None:
-        warnings.warn(
-            f"{type(owner).__name__}.{old} is now called {new}: the old name will be removed",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-
-    def get(owner: object) -> Any:
-        warn(owner)
-        return getattr(owner, new)
-
-    def set_(owner: object, value: object) -> None:
-        warn(owner)
-        setattr(owner, new, value)
-
-    return property(get, set_, doc=f"The old name of `{new}`.")
 
 
 def check_integer(name: str, value: object, least: int, meaning: str) -> int:

@@ -12,9 +12,10 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg import _compat, _mxnet
 from gluon_svrg.batch.backward import shape_inference_of
+from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
-from gluon_svrg.settings import PLACES, class_of, settings_of
+from gluon_svrg.settings import PLACES, settings_of
 from gluon_svrg.workers import WorkerError, Workers
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def check_same_setup(run: Run, settings: Mapping[str, Any]) -> None:
         Other settings that must be equal: plain data by name.
     """
     local = {**_versions(), **settings, **_run_settings(run)}
-    all_workers = run.workers.gather_plain(local, "start of fit")
+    all_workers = run.workers.all_gather_object(local, "start of fit")
     first = all_workers[0]
     for rank, other in enumerate(all_workers):
         for name in (*first, *other):
@@ -127,7 +128,7 @@ def check_equal_weights(run: Run) -> None:
     """
     trained = _mxnet.trained_parameters(run.trainer)
     checksums = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
-    first, *others = run.workers.gather_plain(checksums, "weights at the end of an epoch")
+    first, *others = run.workers.all_gather_object(checksums, "weights at the end of an epoch")
     for rank, other in enumerate(others, 1):
         for param, expected, actual in zip(trained, first, other, strict=True):
             if expected != actual:
@@ -150,7 +151,7 @@ def _versions() -> dict[str, Any]:
 
 def _run_settings(run: Run) -> dict[str, Any]:
     """Return the settings that must be equal on all workers, by name."""
-    described: dict[str, Any] = {"network": class_of(run.net)}
+    described: dict[str, Any] = {"network": class_path(run.net)}
     params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
@@ -158,11 +159,11 @@ def _run_settings(run: Run) -> dict[str, Any]:
         described[f"shape of the parameter {place!r}"] = shape
         described[f"dtype of the parameter {place!r}"] = np.dtype(param.dtype).name
         described[f"grad_req of the parameter {place!r}"] = param.grad_req
-    described["trainer"] = class_of(run.trainer)
-    described["optimizer"] = class_of(_mxnet.optimizer_of(run.trainer))
+    described["trainer"] = class_path(run.trainer)
+    described["optimizer"] = class_path(_mxnet.optimizer_of(run.trainer))
     described["list of handlers"] = [type(handler).__name__ for handler in run.handlers]
     for number, handler in enumerate(run.handlers):
-        described[f"handler {number} ({type(handler).__name__})"] = class_of(handler)
+        described[f"handler {number} ({type(handler).__name__})"] = class_path(handler)
     for owner, settings in settings_of(run).items():
         described |= {
             f"{name.lstrip('_')} of the {owner}": value

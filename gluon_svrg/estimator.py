@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
-from gluon_svrg.arguments import check_integer, explains_unknown, renamed_attribute
+from gluon_svrg._typing import Verbose
+from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.batch.prediction import predict
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
-from gluon_svrg.checkpoint.storage import Checkpoint
+from gluon_svrg.class_names import class_path
 from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
@@ -30,23 +31,26 @@ from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.data.base import TrainingData
 from gluon_svrg.data.inputs import batches_to_predict
 from gluon_svrg.data.sharding import describe_sharding, shard
-from gluon_svrg.data.training_data import check_data, length_of, training_data
-from gluon_svrg.events import EvaluationEnd, EventHandler, EventHandlers, HandlerList
-from gluon_svrg.handlers.defaults import evaluation_handlers, fit_handlers
+from gluon_svrg.data.training_data import check_data, training_data
+from gluon_svrg.evaluation.evaluate import check_initialized, evaluate
+from gluon_svrg.evaluation.handler import VALIDATION
+from gluon_svrg.events import EventHandler, EventHandlers, HandlerList
+from gluon_svrg.handlers.defaults import fit_handlers
 from gluon_svrg.handlers.schedule import warn_of_leftover_value
-from gluon_svrg.loop import FitLoop, evaluate
-from gluon_svrg.metrics.setup import make_metrics
+from gluon_svrg.loop import FitLoop
+from gluon_svrg.metrics.setup import copies_for, make_metrics
 from gluon_svrg.reporting.history import History
 from gluon_svrg.reporting.logger import get_logger, suppress_info
 from gluon_svrg.reporting.profiler import ProfilerHandler
 from gluon_svrg.reporting.result import FitResult
 from gluon_svrg.reporting.text_table import PrintedText
-from gluon_svrg.reporting.verbosity import check_verbose, evaluation_bar
-from gluon_svrg.run import Position, RunWithPosition, StopReason, Verbose
-from gluon_svrg.settings import Settings, class_of, settings_of
+from gluon_svrg.reporting.verbosity import check_verbose
+from gluon_svrg.run import Run, RunState, Value
+from gluon_svrg.settings import Settings, settings_of
+from gluon_svrg.stops import StopRequests
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
-from gluon_svrg.workers.process import is_started_again
+from gluon_svrg.workers.process import is_restart
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 _Resume: TypeAlias = str | PathLike[str] | None
@@ -55,7 +59,7 @@ _Resume: TypeAlias = str | PathLike[str] | None
 _OF_THE_DATA = "give it to gluon_svrg.data.ArrayLoader(x, y, batch_size=32, shuffle=True)"
 
 
-class Estimator(mx_estimator.Estimator, RunWithPosition):
+class Estimator(mx_estimator.Estimator, Run):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
     The constructor, `fit` and `evaluate` take what those of
@@ -132,6 +136,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     """
 
     _loop: FitLoop | None = None
+    history = Value[History]()
+    handlers = Value[HandlerList]()
 
     @explains_unknown(
         model="net",
@@ -165,6 +171,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
                 f"trainer must be a gluon.Trainer, got {trainer!r}: give gluon_svrg.SVRGTrainer("
                 "net.collect_params(), 'sgd', {'learning_rate': 0.1})"
             )
+        self.state = RunState(history=History())
         super().__init__(
             net,
             loss,
@@ -177,23 +184,8 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             batch_processor or BatchProcessor(),
         )
         self.logger = get_logger()
-        self.train_data: object = None
-        self.val_data: Iterable[object] | None = None
-        self.history = History()
-        self.figures: dict[str, Any] = {}
-        self.last_evaluation: dict[str, float] = {}
-        self.evaluation_seconds = 0.0
-        self.position = Position()
-        self.stop_reason: StopReason | None = None
-        self.settings: Settings = {}
-        self.frozen_at_start: frozenset[str] = frozenset()
-        self.handlers: HandlerList = HandlerList([])
-        self.resumed_from: Checkpoint | None = None
         self.evaluation_weights: Callable[[], AbstractContextManager[None]] = nullcontext
-        self.max_epoch: int | None = None
-        self.max_batch: int | None = None
-        self.batch_axis = 0
-        if trainer is None and current().are_several:
+        if trainer is None and current().is_distributed:
             self.trainer = SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.001})
         self.workers = self.trainer.workers if isinstance(self.trainer, SVRGTrainer) else current()
         if cpu_tuning and all(ctx.device_type.startswith("cpu") for ctx in self.context):
@@ -310,26 +302,29 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         for block in {
             id(b): b for b in (self.net, self.loss, self.val_net, self.val_loss)
         }.values():
-            _check_initialized(block)
+            check_initialized(block)
         _check_contexts(self.net, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
         _check_that_it_trains(self)
-        self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
-        self.handlers = fit_handlers(
-            self, val_data, event_handlers, resume is not None, sanity_check
+        self.state = RunState(
+            self.position,
+            self.history.before(initial_epoch),
+            max_epoch=epochs,
+            max_batch=batches,
+            batch_axis=batch_axis,
         )
+        handlers = fit_handlers(self, val_data, event_handlers, resume is not None, sanity_check)
+        self.handlers = handlers
         self.settings = settings_of(self)
-        self.handlers.begin_run()
+        handlers.begin_run()
         try:
             with suppress_info(self.logger, verbose):
                 data = self._prepare(data, val_data, resume)
             self.train_data, self.val_data, self.data = train_data, val_data, data
             self.verbose = verbose
-            self.history = self.history.before(initial_epoch)
-            self.figures, self.last_evaluation = {}, {}
             self.position = self.position.at_epoch(initial_epoch, data.num_batches)
-            self.stop_reason = None
-            self._loop = FitLoop(self, self.handlers)
+            self.state.stops = StopRequests(self.workers)
+            self._loop = FitLoop(self, self.state.stops, handlers)
             with suppress_info(self.logger, verbose):
                 not_finite = self._loop.run()
             assert self.stop_reason is not None  # or the loop would not have ended
@@ -351,9 +346,9 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         finally:
             self.handlers.end_run()
             # References to the data or back to this Estimator would keep memory until the next gc.
-            self.train_data = self.val_data = self._loop = None
+            self.state.train_data = self.state.val_data = self.state.data = None
+            self.state.stops = self._loop = None
             self.verbose = "auto"
-            vars(self).pop("data", None)
 
     @abort_on_error
     @explains_unknown(
@@ -377,6 +372,10 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
     ) -> dict[str, float]:
         """Compute the validation metrics on `val_data`.
 
+        Outside of `fit` the metrics in ``val_metrics`` have the values afterwards. A call inside
+        `fit`, by a handler, changes nothing of the run: its history, handlers and metrics have the
+        figures of a :class:`ValidationHandler` alone.
+
         Parameters
         ----------
         val_data : iterable of (data, label)
@@ -398,14 +397,14 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         ValueError
             If the data cannot be used or has no batch.
         """
-        data = self._validation_data(val_data, batch_axis)
-        handlers = evaluation_handlers(self, event_handlers)
-        verbose = self.verbose if verbose is None else check_verbose(verbose)
-        shown = verbose if self.workers.is_first else 0
-        with evaluation_bar(shown, length_of(val_data), data.iterate_once()) as batches:
-            inside_fit: Iterable[object] = [] if self._loop is None else self.handlers
-            listeners = [h for h in inside_fit if isinstance(h, EvaluationEnd)]
-            return evaluate(self, handlers, batches, batch_axis, listeners)
+        publishes, self.state.publishes = self.state.publishes, False
+        if self._loop is not None and publishes:
+            return self._loop.evaluations.compute(val_data, batch_axis, event_handlers)
+        # Inside fit the metrics of the run stay as they are.
+        metrics = self.val_metrics if self._loop is None else copies_for(self.val_metrics, None)
+        shown = self.verbose if verbose is None else check_verbose(verbose)
+        shown = shown if self.workers.is_first else 0
+        return evaluate(self, val_data, metrics, batch_axis, event_handlers, shown)
 
     @explains_unknown(x="data", val_data="data", dataloaders="data")
     def predict(self, data: object, batch_size: int | None = None, batch_axis: int = 0) -> Any:
@@ -433,7 +432,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
         check_kind(self.val_net)
-        _check_initialized(self.val_net)
+        check_initialized(self.val_net)
         return predict(self, batches_to_predict(data, batch_size), batch_axis)
 
     def describe(
@@ -458,90 +457,18 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
             print(text)
         return PrintedText(text)
 
-    def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
-        """End the run after the current batch: `epoch_end` and `train_end` still fire.
-
-        SVRG's full pass and the evaluation of a ValidationHandler end after their current batch.
-        Outside of `fit` it does nothing.
-
-        Parameters
-        ----------
-        reason : StopReason
-            The reason that `fit` returns; the first one counts.
-        """
-        # May be called at any moment, by a signal as well; takes effect at the next safe point.
-        loop = self._loop
-        if loop is not None:
-            loop.stops.request(reason)
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a stop was requested on this worker; may be read at any moment."""
-        return self._loop is not None and self._loop.stops.is_requested()
-
-    def should_stop_together(self, label: str) -> bool:
-        """Return whether a stop was requested on any worker: all call this together.
-
-        A single process gets `stop_requested`.
-
-        Parameters
-        ----------
-        label : str
-            The name of this call, which must be the same on all workers.
-        """
-        return self._loop is not None and self._loop.stops.is_requested_anywhere(label)
-
-    def stop_check(self) -> Callable[[], bool]:
-        """Return a function that says whether to abort a long pass that begins now.
-
-        It returns True if a signal or a time limit has ended the run already, or if any stop is
-        requested from now on. All of several workers call this together, and the function, too.
-        """
-        return (lambda: False) if self._loop is None else self._loop.stops.stop_check()
-
-    interruption = renamed_attribute("interruption", "stop_check")
-
-    def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the current event, and continue from there.
-
-        Neither *safe point* nor, inside an epoch, *epoch end* follows; the optimizer still takes
-        the step of the current batch.
-
-        Parameters
-        ----------
-        reason : str
-            A sentence for the log, and for the RuntimeError that `fit` raises if there is no
-            CheckpointHandler, or no checkpoint yet.
-        """
-        if self._loop is not None:
-            self._loop.roll_back_because = reason
-
-    @property
-    def progress(self) -> float:
-        """The fraction of the run that is done, in [0, 1].
-
-        By batches if the length of the data is known, else by whole epochs.
-        """
-        if self.max_batch is not None:
-            return min(1.0, self.position.batch / self.max_batch)
-        if self.max_epoch is None:
-            return 0.0
-        batches = self.data.num_batches if self.train_data is not None else None
-        part = self.position.batch_in_epoch / batches if batches else 0.0
-        return min(1.0, (self.position.epoch + part) / self.max_epoch)
-
     def _prepare(
         self, data: TrainingData, val_data: Iterable[object] | None, resume: _Resume
     ) -> TrainingData:
         """Synchronize the workers, and find the checkpoint; return this worker's data."""
-        if self.workers.are_several:
+        if self.workers.is_distributed:
             data = self._synchronize_start(data, val_data)
         folders = checkpoint_directories(self.handlers)
         resume = self._resolve_resume(resume, folders)
         self.resumed_from = find_checkpoint(resume, folders, self.logger, self.workers)
         if self.resumed_from is None:
             warn_of_leftover_value(self, self.handlers)
-        elif self.workers.are_several:
+        elif self.workers.is_distributed:
             broadcast_weights(self, data.first_batches(1)[0])
         return data
 
@@ -576,7 +503,7 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
         check_same_setup(self, settings)
         broadcast_rng(workers)
         self.data = data = shard(data, workers, self.batch_axis)
-        trainer.synchronize(self.net, again=True)
+        trainer.synchronize(self.net, recheck=True)
         self.logger.info(
             "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
         )
@@ -592,19 +519,10 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
 
     def _resolve_resume(self, resume: _Resume, folders: Sequence[Path]) -> _Resume:
         """Return `resume`, or 'auto' if the launcher has restarted the job."""
-        if resume is not None or not folders or not is_started_again():
+        if resume is not None or not folders or not is_restart():
             return resume
         self.logger.info("restart detected: resuming from the newest checkpoint")
         return "auto"
-
-    def _validation_data(self, val_data: object, batch_axis: int) -> TrainingData:
-        """Return this worker's part of the data; `val_net` is synchronized first."""
-        check_kind(self.val_net)
-        _check_initialized(self.val_net)
-        if isinstance(self.trainer, SVRGTrainer):
-            # Inside fit the weights are equal already.
-            self.trainer.synchronize(self.val_net, again=self._loop is None)
-        return shard(training_data(val_data, "val_data"), self.workers, batch_axis)
 
     def _check_context(self, context: Any) -> list[mx.Context]:
         try:
@@ -627,10 +545,12 @@ class Estimator(mx_estimator.Estimator, RunWithPosition):
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics in the history of this run."""
-        metrics = list(self.train_metrics)
-        if any(isinstance(handler, mx_estimator.ValidationHandler) for handler in self.handlers):
-            metrics += self.val_metrics
-        return [name for metric in metrics for name, _ in metric.get_name_value()]
+        training = [name for metric in self.train_metrics for name, _ in metric.get_name_value()]
+        evaluated = [name for metric in self.val_metrics for name, _ in metric.get_name_value()]
+        splits = [getattr(handler, "name", VALIDATION) for handler in self.handlers.validations]
+        return training + [
+            f"{split} {name.partition(' ')[2]}" for split in splits for name in evaluated
+        ]
 
 
 def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
@@ -638,15 +558,6 @@ def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
         if has_data(param) or not has_shape(param):
             return param.list_ctx()
     return None
-
-
-def _check_initialized(block: mx.gluon.Block) -> None:
-    for param in block.collect_params().values():
-        if not has_data(param) and has_shape(param):
-            raise RuntimeError(
-                f"Parameter {param.name!r} has not been initialized: call initialize() of "
-                f"{block.name!r}, a {type(block).__name__}, or load its parameters"
-            )
 
 
 def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
@@ -666,10 +577,10 @@ def _configuration_of(estimator: Estimator) -> Settings:
     known = (param for param in params if param.shape is not None and has_shape(param))
     sizes = [math.prod(param.shape) for param in known]
     training = {
-        "network": class_of(estimator.net),
+        "network": class_path(estimator.net),
         "parameters": f"{sum(sizes):,}",
-        "trainer": class_of(estimator.trainer),
-        "optimizer": class_of(optimizer_of(estimator.trainer)),
+        "trainer": class_path(estimator.trainer),
+        "optimizer": class_path(optimizer_of(estimator.trainer)),
         "contexts": ", ".join(map(str, estimator.context)),
         "workers": estimator.workers.size,
     }

@@ -12,7 +12,11 @@ The loop of :class:`gluon_svrg.Estimator`, with each event where it fires::
                 forward and backward pass
                 gradient_ready
                 batch_end           (its first handler takes the optimizer's step)
+                [evaluate]          (if it is due after this batch)
                 safe_point
+            steps_due               (the step of an accumulation that the epoch's end cuts short)
+            [evaluate]              (if it is due after this epoch)
+            safe_point
             epoch_end
             safe_point
         train_end
@@ -31,22 +35,32 @@ Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready
 inherits from, in the order of the handlers' ``priority`` (lower values first; 0 by default), and in
 list order for equal values.
 
-What still fires after each way to stop, besides the rest of the handlers of the same event:
+What still happens after each way to stop, besides the rest of the handlers of the same event:
 
-=================================  ===========  =========  ==========  =========  ================
-way to stop                        more batches epoch_end  more epochs train_end  exception_raised
-=================================  ===========  =========  ==========  =========  ================
-``batch_end`` returns True         no           yes        yes         yes        no
-``epoch_end`` returns True         --           --         no          yes        no
-``estimator.stop()`` in a batch    no           yes        no          yes        no
-``estimator.stop()`` before the    no           no         no          yes        no
+==============================  =======  ========  =========  ======  =========  =========
+way to stop                     more     evaluate  epoch_end  more    train_end  exception
+                                batches                       epochs             _raised
+==============================  =======  ========  =========  ======  =========  =========
+``batch_end`` returns True      no       yes       yes        yes     yes        no
+``epoch_end`` returns True      --       --        --         no      yes        no
+``stop()`` in a batch           no       yes       yes        no      yes        no
+signal, time limit in a batch   no       no        yes        no      yes        no
+each of the three in an         no       aborted   yes        no      yes        no
+evaluation
+each of the three before the    no       no        no         no      yes        no
 first batch of an epoch
-an exception                       no           no         no          no         yes
-=================================  ===========  =========  ==========  =========  ================
+an exception                    no       no        no         no      no         yes
+==============================  =======  ========  =========  ======  =========  =========
 
-``safe_point`` follows every ``epoch_begin`` and ``batch_end``, and the ``epoch_end`` of each epoch
-that was not cut short by ``stop()`` or by the number of batches: here the run could be ended and
-continued later. After an exception neither it nor any other event fires.
+``evaluate`` is no event: the loop evaluates for each :class:`gluon_svrg.ValidationHandler` that
+is due. ``estimator.position.phase`` is then ``Phase.EVALUATING``. Only these evaluations give
+figures to the history and to handlers; ``estimator.evaluate(other_data)``, called by a handler,
+returns its figures and changes nothing.
+
+``safe_point`` follows every ``epoch_begin`` and ``batch_end``. In an epoch that was not cut short
+by ``stop()`` or by the number of batches, it also follows ``steps_due`` with its evaluation, and
+``epoch_end``. Here the run could be ended and continued later. After an exception neither it nor
+any other event fires.
 
 A stop also interrupts the two passes that take long between two steps, after their current batch. A
 resume repeats them from the beginning:
@@ -54,12 +68,11 @@ resume repeats them from the beginning:
 - SVRG's full pass: the epoch counts as not begun. The remaining handlers do not get its
   ``epoch_begin``, which fires again after the resume; a ``safe_point`` follows. Other passes that
   SVRG makes for a resume are interrupted, too.
-- The evaluation of a ValidationHandler: it gives no figures, and the rest of the event follows.
-  At the ``epoch_end`` of a whole epoch a ``safe_point`` comes first; after a resume from there
-  the ValidationHandler and the handlers after it get ``epoch_end`` once more. The evaluation does
-  not begin if a signal or a time limit has ended the run already.
+- An evaluation: it gives no figures. At its ``safe_point`` the phase is still ``EVALUATING``, and a
+  resume from there begins with the evaluation.
 
-The writing of a checkpoint is always completed, and so is an evaluation by any other caller.
+The writing of a checkpoint is always completed, and so is an evaluation that a handler makes by
+``estimator.evaluate``.
 
 Several workers all run this loop, each with its rows of every batch. A worker without a row gets an
 empty batch (:func:`gluon_svrg.arrays.batch.is_empty`) and empty lists ``pred``, ``label`` and
@@ -74,20 +87,16 @@ whose state is to survive a resume also inherits from :class:`Stateful`.
 
 from __future__ import annotations
 
-import logging
+import functools
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
-import mxnet as mx
 from gluon_svrg._typing import State
-from gluon_svrg.arguments import renamed_attribute
-from mxnet import gluon
+from gluon_svrg.run import Run
+from gluon_svrg.stops import Interrupted
 from mxnet.gluon.contrib import estimator as mx_estimator
-from mxnet.gluon.contrib.estimator import BatchProcessor
 from mxnet.gluon.contrib.estimator.event_handler import (
     BatchBegin,
     BatchEnd,
@@ -97,14 +106,6 @@ from mxnet.gluon.contrib.estimator.event_handler import (
     TrainBegin,
     TrainEnd,
 )
-
-if TYPE_CHECKING:
-    from gluon_svrg.checkpoint.storage import Checkpoint
-    from gluon_svrg.data.training_data import TrainingData
-    from gluon_svrg.reporting.history import History
-    from gluon_svrg.run import Position, StopReason, Verbose
-    from gluon_svrg.settings import Settings
-    from gluon_svrg.workers import Workers
 
 __all__ = [
     "EVENTS",
@@ -120,17 +121,16 @@ __all__ = [
     "HandlerList",
     "HandlesNonFinite",
     "HasExclusiveTasks",
-    "InsteadOfGradientReady",
     "Interrupted",
-    "MayStop",
     "NotFiniteError",
     "Order",
     "RequiresHandlers",
-    "ResumesInterrupted",
+    "RequiresRun",
     "Run",
     "SafePoint",
     "State",
     "Stateful",
+    "TakesDueSteps",
     "TrainBegin",
     "TrainEnd",
 ]
@@ -138,79 +138,6 @@ __all__ = [
 
 EventHandlers = EventHandler | Iterable[EventHandler] | None
 """The type of the argument `event_handlers`."""
-
-
-class Run(Protocol):
-    """What a handler can use of the estimator, the first argument of every event.
-
-    :class:`gluon_svrg.Estimator` has and documents all of it; MXNet's own Estimator only the first
-    block of attributes. Handlers call this object `estimator`; other code calls it `run`.
-    """
-
-    net: gluon.Block
-    loss: gluon.loss.Loss
-    trainer: gluon.Trainer
-    context: list[mx.Context]
-    logger: logging.Logger
-    val_net: gluon.Block
-    val_loss: gluon.loss.Loss
-    batch_processor: BatchProcessor
-    max_epoch: int | None
-    max_batch: int | None
-
-    train_data: Any
-    val_data: Any
-    batch_axis: int
-    data: TrainingData
-    position: Position
-    history: History
-    figures: dict[str, Any]
-    last_evaluation: dict[str, float]
-    evaluation_seconds: float
-    evaluation_weights: Callable[[], AbstractContextManager[None]]
-    handlers: HandlerList
-    stop_reason: StopReason | None
-    settings: Settings
-    frozen_at_start: frozenset[str]
-    resumed_from: Checkpoint | None
-    verbose: Verbose
-    workers: Workers
-
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a stop was requested on this worker; may be read at any moment."""
-
-    @property
-    def train_metrics(self) -> list[mx.metric.EvalMetric]:
-        """The metrics of the training."""
-
-    @property
-    def val_metrics(self) -> list[mx.metric.EvalMetric]:
-        """The metrics of the evaluation."""
-
-    @property
-    def progress(self) -> float:
-        """The fraction of the run that is done, in [0, 1]."""
-
-    def stop(self, reason: StopReason = ...) -> None:
-        """End the run after the current batch."""
-
-    def should_stop_together(self, label: str) -> bool:
-        """Return whether a stop was requested on any worker: all workers call this together."""
-
-    def stop_check(self) -> Callable[[], bool]:
-        """Return a function that says whether to abort a long pass that begins now."""
-
-    def roll_back(self, reason: str) -> None:
-        """Go back to the newest checkpoint after the current event."""
-
-    def evaluate(
-        self, val_data: Iterable[object], batch_axis: int = ..., event_handlers: EventHandlers = ...
-    ) -> dict[str, float]:
-        """Compute the validation metrics."""
-
-    def metric_names(self) -> list[str]:
-        """Return the names of the metrics in the history of this run."""
 
 
 class Order(float, Enum):
@@ -246,11 +173,15 @@ class GradientReady(EventHandler):
         """Get ``batch``, ``pred``, ``label`` and ``loss``."""
 
 
-class InsteadOfGradientReady(BatchEnd):
-    """Gets *batch end* in MXNet's Estimator only, which has no *gradient ready*.
+class TakesDueSteps(EventHandler):
+    """Gets *steps due*: all batches of an epoch are done, and its evaluation comes next.
 
-    With the right priority it is the last handler before the optimizer's step.
+    Here a handler takes the step of an accumulation that the epoch's end cuts short, and what
+    follows a step, so that the weights that are evaluated are those that are left.
     """
+
+    def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Get the estimator alone."""
 
 
 class SafePoint(EventHandler):
@@ -330,6 +261,31 @@ class RequiresHandlers(EventHandler):
         raise NotImplementedError(f"{type(self).__name__} has to define required_handlers()")
 
 
+class RequiresRun(EventHandler):
+    """Works with :class:`gluon_svrg.Estimator` alone, which knows how far the run is.
+
+    *train begin* of a subclass raises ValueError for MXNet's own Estimator.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "train_begin" not in vars(cls):
+            return
+        train_begin = cls.train_begin  # type: ignore[attr-defined]
+
+        @functools.wraps(train_begin)
+        def checking(self: Any, estimator: Run, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(estimator, mx_estimator.Estimator) and not isinstance(estimator, Run):
+                raise ValueError(
+                    f"{type(self).__name__} does not work with {type(estimator).__module__}."
+                    f"{type(estimator).__name__}: use gluon_svrg.Estimator, which takes the same "
+                    "arguments"
+                )
+            return train_begin(self, estimator, *args, **kwargs)
+
+        cls.train_begin = checking  # type: ignore[attr-defined]
+
+
 class HasExclusiveTasks(EventHandler):
     """Does things that only one handler of a run may do, such as the optimizer's step."""
 
@@ -347,36 +303,6 @@ class AddsPasses(EventHandler):
     def extra_passes(self) -> list[str]:
         """Return lines that say how many per sample, for :func:`gluon_svrg.summary`."""
         raise NotImplementedError(f"{type(self).__name__} has to define extra_passes()")
-
-
-class MayStop(EventHandler):
-    """May end the run at any moment, also between two events."""
-
-    def stop_if_due(self, estimator: Run) -> None:
-        """Call ``estimator.stop()``, once, if there is a reason."""
-        raise NotImplementedError(f"{type(self).__name__} has to define stop_if_due()")
-
-
-class ResumesInterrupted(EventHandler):
-    """Repeats after a resume what a stop has interrupted, such as an evaluation."""
-
-    def resume_interrupted(self, estimator: Run) -> bool:
-        """Repeat it, now that the run is restored; return whether there was anything to repeat."""
-        raise NotImplementedError(f"{type(self).__name__} has to define resume_interrupted()")
-
-
-class Interrupted(Exception):  # noqa: N818  # no error: it was asked for
-    """A stop has interrupted a long pass, which a resume repeats from its beginning.
-
-    Parameters
-    ----------
-    handler : EventHandler, optional
-        The handler whose *epoch end* was interrupted.
-    """
-
-    def __init__(self, handler: EventHandler | None = None) -> None:
-        super().__init__("a stop was requested")
-        self.handler = handler
 
 
 class NotFiniteError(FloatingPointError):
@@ -398,6 +324,7 @@ EVENTS: dict[str, type[EventHandler]] = {
     "gradient_ready": GradientReady,
     "batch_end": BatchEnd,
     "safe_point": SafePoint,
+    "steps_due": TakesDueSteps,
     "epoch_end": EpochEnd,
     "train_end": TrainEnd,
     "exception_raised": ExceptionRaised,
@@ -423,7 +350,10 @@ class EvaluationEnd(EventHandler):
 # The exclusive tasks of MXNet's handlers, which this package's inherit, and of a base class here.
 _EXCLUSIVE_TASKS: list[tuple[type[EventHandler], Callable[[Any], list[str]]]] = [
     (mx_estimator.GradientUpdateHandler, lambda _: ["take the optimizer's step"]),
-    (mx_estimator.ValidationHandler, lambda _: ["compute the validation figures"]),
+    (
+        mx_estimator.ValidationHandler,
+        lambda handler: [f"compute the {getattr(handler, 'name', 'validation')} figures"],
+    ),
     (
         mx_estimator.MetricHandler,
         lambda handler: [f"update the metric {metric.name!r}" for metric in handler.metrics],
@@ -486,6 +416,8 @@ class HandlerList:
 
     Attributes
     ----------
+    validations : list of EventHandler
+        The ValidationHandlers, this package's and MXNet's, for which the loop evaluates.
     interceptor : callable or None
         Called in place of the handlers, with the event, the handlers, the estimator and the other
         arguments. It has to call the handlers itself: for a profiler of the others.
@@ -511,12 +443,11 @@ class HandlerList:
             event: [handler for handler in self._handlers if isinstance(handler, kind)]
             for event, kind in EVENTS.items()
         }
-        handlers_of_batch_end = self._by_event["batch_end"]
-        self._by_event["batch_end"] = [
-            handler
-            for handler in handlers_of_batch_end
-            if not isinstance(handler, InsteadOfGradientReady)
-        ]
+        kind = mx_estimator.ValidationHandler
+        self.validations = [handler for handler in self._handlers if isinstance(handler, kind)]
+        for event in ("batch_end", "epoch_end"):  # the loop evaluates
+            others = [h for h in self._by_event[event] if not isinstance(h, kind)]
+            self._by_event[event] = others
 
     def __iter__(self) -> Iterator[EventHandler]:
         """Iterate over the handlers."""
@@ -576,14 +507,10 @@ class HandlerList:
         if interruption is not None:
             raise interruption
 
-    observer = renamed_attribute("observer", "interceptor")
-    hearing = renamed_attribute("hearing", "for_event")
-    notify_each = renamed_attribute("notify_each", "notify_safely")
-
     def describe(self) -> str:
         """Return the loop as text: each event, indented as it fires, with its handlers."""
         depth = {"train_begin": 0, "train_end": 0, "exception_raised": 0}
-        depth |= {"epoch_begin": 1, "epoch_end": 1}
+        depth |= {"epoch_begin": 1, "steps_due": 1, "epoch_end": 1}
         lines = []
         for event, handlers in self._by_event.items():
             indent = "  " * depth.get(event, 2)
@@ -594,36 +521,15 @@ class HandlerList:
             ]
             if event == "batch_begin":
                 lines.append(f"{indent}forward and backward pass")
+            if event in ("batch_end", "steps_due") and self.validations:
+                lines.append(f"{indent}evaluate, if it is due")
+                lines += [
+                    f"{indent}  - {type(handler).__name__} (priority {_priority(handler):g})"
+                    for handler in self.validations
+                ]
         return "\n".join(lines)
 
 
 def _priority(handler: EventHandler) -> float:
     # MXNet's handlers carry a priority or none: this attribute is part of their protocol.
     return float(getattr(handler, "priority", 0))
-
-
-# By the old name: the new name, and the old and the new name of its method.
-_RENAMED = {
-    "CatchesUp": ("ResumesInterrupted", "catch_up", "resume_interrupted"),
-    "DecidesAboutNaN": ("HandlesNonFinite", "report", "on_non_finite"),
-    "HasCompanions": ("RequiresHandlers", "companions", "required_handlers"),
-    "HasPasses": ("AddsPasses", "passes", "extra_passes"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return a class of handlers under its old name, with a DeprecationWarning."""
-    if name not in _RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    new, old_method, method = _RENAMED[name]
-    warnings.warn(
-        f"gluon_svrg.events.{name} is now called {new}, and its method {old_method} {method}: the "
-        "old names will be removed",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-
-    def call_old_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, old_method)(*args, **kwargs)
-
-    return type(name, (globals()[new],), {method: call_old_method, "__module__": __name__})

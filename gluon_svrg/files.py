@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The name, and the writer: host, process, a token of the process, a number; up to 0.7 the process.
-_ASIDE = re.compile(r"\.(.+)\.(?:([^./]+)\.(\d+)-([0-9a-f]{8})-\d+|(\d+))\.tmp")
+# The name, and the writer: host, process, a token of the process, a number.
+_ASIDE = re.compile(r"\.(.+)\.([^./]+)\.(\d+)-([0-9a-f]{8})-\d+\.tmp")
 _HOST = os.uname().nodename.replace(".", "_")
 _TOKEN, _numbers = secrets.token_hex(4), itertools.count()
 _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux: fcntl.h, RENAME_EXCHANGE
@@ -157,12 +157,12 @@ def is_left_over(name: str) -> bool:
     match = _ASIDE.fullmatch(name)
     if match is None:
         return False
-    _, host, pid, token, pid_of_0_7 = match.groups()
-    if host not in (None, _HOST):
+    _, host, pid, token = match.groups()
+    if host != _HOST:
         return False
-    if int(pid or pid_of_0_7) == os.getpid():
+    if int(pid) == os.getpid():
         return token != _TOKEN  # of an earlier process with the same number
-    return not _is_running(int(pid or pid_of_0_7))
+    return not _is_running(int(pid))
 
 
 def _is_running(pid: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
@@ -30,6 +31,20 @@ def draw_random_numbers(contexts: list[mx.Context]) -> NumPyArray:
     return np.concatenate([array.asnumpy() for array in parallel + plain])
 
 
+def has_drawn_since(seed: Callable[[], None], contexts: list[mx.Context]) -> bool:
+    """Return whether MXNet has drawn random numbers since `seed` was called; call it again.
+
+    MXNet's generators cannot be read, but what they give next can: the same numbers now and after
+    the same seed mean that none was drawn. That holds on CPU; on other devices cuDNN draws from
+    generators of its own.
+    """
+    now = draw_random_numbers(contexts)
+    seed()
+    has_drawn = not np.array_equal(now, draw_random_numbers(contexts))
+    seed()
+    return has_drawn
+
+
 def collect_rng_states() -> dict[str, Any]:
     """Return the states of NumPy's and Python's global generators, with arrays of numbers."""
     version, numbers, gauss = random.getstate()
@@ -43,8 +58,7 @@ def set_rng_states(states: State) -> None:
     """Put back what :func:`collect_rng_states` returned."""
     np.random.set_state(states["numpy"])
     version, numbers, gauss = states["python"]
-    # Up to version 0.7 they were a tuple.
-    random.setstate((version, tuple(np.asarray(numbers).tolist()), gauss))
+    random.setstate((version, tuple(numbers.tolist()), gauss))
 
 
 def broadcast_rng_states(workers: Workers, label: str) -> None:
@@ -53,6 +67,6 @@ def broadcast_rng_states(workers: Workers, label: str) -> None:
     kind, keys, *rest = own["numpy"]
     version, numbers, gauss = own["python"]
     given = [[str(kind), keys.tolist(), *rest], [version, numbers.tolist(), gauss]]
-    (kind, keys, *rest), python_state = workers.of_first(given, label)
+    (kind, keys, *rest), python_state = workers.broadcast_object(given, label)
     numpy_state = (kind, np.array(keys, "uint32"), *rest)
     set_rng_states({"numpy": numpy_state, "python": python_state})

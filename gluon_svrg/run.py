@@ -1,38 +1,35 @@
-"""Run: how far it is, and why it ended."""
+"""Run: what handlers and the loop can ask of a run, and the values of one call of `fit`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from gluon_svrg.workers import Single, Workers
-from mxnet.gluon.contrib import estimator as mx_estimator
+import mxnet as mx
+from gluon_svrg._typing import Verbose
+from gluon_svrg.data.base import TrainingData
+from gluon_svrg.stops import StopReason, StopRequests
+from gluon_svrg.workers import Workers
+from mxnet import gluon
+from mxnet.gluon.contrib.estimator import BatchProcessor
 from mxnet.gluon.contrib.estimator.event_handler import EventHandler
 
-if TYPE_CHECKING:
-    from gluon_svrg.data.training_data import TrainingData
+Row: TypeAlias = "dict[str, Any]"
+"""The figures of an epoch, by name."""
 
 
-LOGGER = "gluon_svrg.estimator"
-"""The name of the logger of all runs."""
+class Phase(Enum):
+    """What a run is doing."""
 
-Verbose: TypeAlias = Literal["auto", 0, 1, 2]
-"""0: nothing; 1: bars and lines; 2: lines; 'auto': lines, and bars if they can be seen."""
-
-
-class StopReason(Enum):
-    """Why a run ended."""
-
-    EPOCHS_DONE = "all epochs are done"
-    BATCHES_DONE = "all batches are done"
-    HANDLER = "a handler asked to stop"
-    REQUESTED = "stop() was called"
-    NO_IMPROVEMENT = "the monitored figure improved no longer"
-    NOT_FINITE = "a loss, a gradient or a monitored figure was NaN or infinite"
-    SIGNAL = "a signal (such as Ctrl-C or SIGTERM) asked to stop"
-    TIME_LIMIT = "the time limit was reached"
+    BETWEEN = "between"
+    """Nothing that takes batches: before an epoch, or at its end when all figures are there."""
+    TRAINING = "training"
+    EVALUATING = "evaluating"
+    """It evaluates. At a safe point: a stop has interrupted that, and a resume evaluates."""
 
 
 @dataclass
@@ -47,21 +44,23 @@ class Position:
         How many batches are done, in all epochs.
     batch_in_epoch : int
         How many of them in the current epoch.
-    is_in_epoch : bool
-        Whether the run is inside an epoch: from *epoch begin* until after *epoch end*.
-    is_cut : bool
-        Whether a handler has ended the current epoch early.
-    heard : list of str
-        The classes of the handlers that have got the current epoch's *epoch end* already, if a stop
-        interrupted that event.
+    phase : Phase
+        What the run is doing.
+    is_trained : bool
+        Whether the current epoch has no more batches: all are done, or a handler has ended it
+        early.
     """
 
     epoch: int = 0
     batch: int = 0
     batch_in_epoch: int = 0
-    is_in_epoch: bool = False
-    is_cut: bool = False
-    heard: list[str] = field(default_factory=list)
+    phase: Phase = Phase.BETWEEN
+    is_trained: bool = False
+
+    @property
+    def is_in_epoch(self) -> bool:
+        """Whether the run is inside an epoch: from *epoch begin* until after *epoch end*."""
+        return self.phase is not Phase.BETWEEN or self.is_trained
 
     def at_epoch(self, epoch: int, num_batches: int | None) -> Position:
         """Return the position before `epoch`; if it is elsewhere, with `num_batches` per epoch."""
@@ -71,7 +70,7 @@ class Position:
     def begin_epoch(self) -> None:
         """Move to the beginning of an epoch."""
         self.batch_in_epoch = 0
-        self.is_in_epoch = True
+        self.phase = Phase.TRAINING
 
     def end_batch(self) -> None:
         """Move on by one batch."""
@@ -82,73 +81,219 @@ class Position:
         """Move to the end of the epoch."""
         self.epoch += 1
         self.batch_in_epoch = 0
-        self.is_in_epoch = self.is_cut = False
-        self.heard = []
+        self.phase, self.is_trained = Phase.BETWEEN, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the fields; without an empty `heard`, which version 0.2 does not know."""
-        return {name: value for name, value in asdict(self).items() if name != "heard" or value}
+        """Return the fields as plain data."""
+        return {**asdict(self), "phase": self.phase.value}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Position:
+        """Return the position that :meth:`state_dict` returned."""
+        return cls(**{**state, "phase": Phase(state["phase"])})
 
 
-class RunWithPosition:
-    """Base class of runs that know their data and position, with defaults for MXNet's Estimator.
+@dataclass
+class RunState:
+    """The values of one call of `fit`, which makes a new one.
 
     Attributes
     ----------
-    data : TrainingData
-        The training data.
-    position : Position
-        How many epochs and batches are done.
-    max_epoch, max_batch : int or None
-        The length of the run: exactly one of them is given.
-    figures : dict of str to number
-        Figures for the history's row of the current epoch; MXNet's Estimator has no history.
-    handlers : iterable of EventHandler
-        The handlers of the run; empty for MXNet's Estimator.
-    verbose : 'auto', 0, 1 or 2
-        How much is shown: see :meth:`Estimator.fit`.
-    workers : Workers
-        The processes that train together; MXNet's Estimator has one.
-    batch_axis : int
-        The axis of the samples.
-    stop_requested : bool
-        Whether the run is to end; always False for MXNet's Estimator.
+    stops : StopRequests or None
+        The requests to end the run; None if no `fit` is running.
+    roll_back_because : str or None
+        Why the run goes back to the newest checkpoint after the current event; None if it does not.
+
+    evaluated_at : dict of str to list of int
+        For each name of data, numbers that tell which weights were evaluated last.
+    evaluated_at_batch : int or None
+        After which batch of the current epoch the last evaluation was; None without one.
+    publishes : bool
+        Whether the next call of `evaluate` gives its figures to the history: one of MXNet's own
+        ValidationHandler, when the loop evaluates.
+
+    The others are attributes of the Estimator, which describes them.
     """
 
-    data: TrainingData
-    position: Position
-    max_epoch: int | None
-    max_batch: int | None
-    figures: dict[str, Any]
-    handlers: Iterable[EventHandler]
+    position: Position = field(default_factory=Position)
+    history: list[Row] = field(default_factory=list)
+    figures: Row = field(default_factory=dict)
+    last_evaluation: dict[str, float] = field(default_factory=dict)
+    evaluated_at: dict[str, list[int]] = field(default_factory=dict)
+    evaluated_at_batch: int | None = None
+    evaluation_seconds: float = 0.0
+    publishes: bool = False
+    stop_reason: StopReason | None = None
+    handlers: Iterable[EventHandler] = ()
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    frozen_at_start: frozenset[str] = frozenset()
+    resumed_from: Any = None
+    data: TrainingData | None = None
+    train_data: Any = None
+    val_data: Any = None
     verbose: Verbose = "auto"
-    workers: Workers = Single()
+    max_epoch: int | None = None
+    max_batch: int | None = None
     batch_axis: int = 0
+    stops: StopRequests | None = None
+    roll_back_because: str | None = None
 
-    def should_stop_together(self, label: str) -> bool:
-        """Return whether a stop was requested on any worker; all workers call this together."""
-        return self.workers.any(self.stop_requested, label)
+
+_T = TypeVar("_T")
+
+
+class Value(Generic[_T]):
+    """An attribute of a Run whose value is in its :class:`RunState`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, run: None, owner: type) -> Value[_T]: ...
+    @overload
+    def __get__(self, run: Run, owner: type) -> _T: ...
+    def __get__(self, run: Run | None, owner: type) -> _T | Value[_T]:
+        if run is None:
+            return self
+        value: _T = getattr(run.state, self._name)
+        return value
+
+    def __set__(self, run: Run, value: _T) -> None:
+        setattr(run.state, self._name, value)
+
+
+class Run:
+    """What a handler and the loop can use of the Estimator, the first argument of every event.
+
+    :class:`gluon_svrg.Estimator` describes the attributes. Handlers call this object `estimator`;
+    other code calls it `run`.
+    """
+
+    net: gluon.Block
+    loss: gluon.loss.Loss
+    trainer: gluon.Trainer
+    context: list[mx.Context]
+    logger: logging.Logger
+    val_net: gluon.Block
+    val_loss: gluon.loss.Loss
+    batch_processor: BatchProcessor
+    workers: Workers
+    evaluation_weights: Callable[[], AbstractContextManager[None]]
+    state: RunState
+
+    position = Value[Position]()
+    history = Value[list[Row]]()
+    figures = Value[Row]()
+    last_evaluation = Value[dict[str, float]]()
+    evaluation_seconds = Value[float]()
+    stop_reason = Value["StopReason | None"]()
+    handlers = Value[Iterable[EventHandler]]()
+    settings = Value[dict[str, dict[str, Any]]]()
+    frozen_at_start = Value[frozenset[str]]()
+    resumed_from = Value[Any]()
+    data = Value[TrainingData]()
+    train_data = Value[Any]()
+    val_data = Value[Any]()
+    verbose = Value[Verbose]()
+    max_epoch = Value["int | None"]()
+    max_batch = Value["int | None"]()
+    batch_axis = Value[int]()
+
+    @property
+    def train_metrics(self) -> list[mx.metric.EvalMetric]:
+        """The metrics of the training."""
+        raise NotImplementedError
+
+    @property
+    def val_metrics(self) -> list[mx.metric.EvalMetric]:
+        """The metrics of the evaluation."""
+        raise NotImplementedError
+
+    def metric_names(self) -> list[str]:
+        """Return the names of the metrics in the history of this run."""
+        raise NotImplementedError
+
+    def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
+        """End the run after the current batch: `epoch_end` and `train_end` still fire.
+
+        SVRG's full pass and an evaluation end after their current batch. Outside of `fit` it does
+        nothing.
+
+        Parameters
+        ----------
+        reason : StopReason
+            The reason that `fit` returns; the first one counts.
+        """
+        # May be called at any moment, by a signal as well; takes effect at the next safe point.
+        stops = self.state.stops
+        if stops is not None:
+            stops.request(reason)
+
+    def stop_after(self, seconds: float) -> None:
+        """End the run, as :meth:`stop` does, when `seconds` have passed from now.
+
+        The reason is ``StopReason.TIME_LIMIT``; of several limits the earliest counts.
+        """
+        if self.state.stops is not None:
+            self.state.stops.request_after(seconds)
 
     @property
     def stop_requested(self) -> bool:
-        """See the class."""
-        return False
+        """Whether a stop was requested on this worker; may be read at any moment."""
+        stops = self.state.stops
+        return stops is not None and (stops.is_requested() or self.stop_reason is not None)
+
+    def stop_check(self, what: str, includes_earlier: bool = False) -> Callable[[], bool]:
+        """Return a function that says whether to abort a long pass.
+
+        All of several workers call this together, and the function, too.
+
+        Parameters
+        ----------
+        what : str
+            The pass, the same on all workers: ``'the evaluation'``.
+        includes_earlier : bool
+            Whether each stop that was requested before the pass counts. By default only a signal
+            and a time limit do, and any other request from now on.
+        """
+        stops = self.state.stops
+        return (lambda: False) if stops is None else stops.check(what, includes_earlier)
+
+    def roll_back(self, reason: str) -> None:
+        """Go back to the newest checkpoint after the current event, and continue from there.
+
+        Neither *safe point* nor, inside an epoch, *epoch end* follows; the optimizer still takes
+        the step of the current batch. Outside of `fit` it does nothing.
+
+        Parameters
+        ----------
+        reason : str
+            A sentence for the log, and for the RuntimeError that `fit` raises if there is no
+            CheckpointHandler, or no checkpoint yet.
+        """
+        if self.state.stops is not None:
+            self.state.roll_back_because = reason
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the run that is done, in [0, 1].
+
+        By batches if the length of the data is known, else by whole epochs.
+        """
+        if self.max_batch is not None:
+            return min(1.0, self.position.batch / self.max_batch)
+        if self.max_epoch is None:
+            return 0.0
+        batches = self.data.num_batches if self.train_data is not None else None
+        part = self.position.batch_in_epoch / batches if batches else 0.0
+        return min(1.0, (self.position.epoch + part) / self.max_epoch)
 
     def completed_fraction(self, extra_batches: int = 0) -> float:
         """Return the fraction of the run that is done, in [0, 1], for a coefficient schedule.
 
-        In a run of `epochs` it counts whole epochs; :attr:`Estimator.progress` counts batches, too.
+        In a run of `epochs` it counts whole epochs; :attr:`progress` counts batches, too.
         `extra_batches` more batches count as done: 1 at *batch end*.
         """
         if self.max_epoch:
             return self.position.epoch / self.max_epoch
         return (self.position.batch + extra_batches) / (self.max_batch or 1)
-
-
-def require_estimator(handler: EventHandler, estimator: object) -> None:
-    """Raise ValueError if `estimator` is MXNet's, which does not know its position."""
-    if isinstance(estimator, mx_estimator.Estimator) and not isinstance(estimator, RunWithPosition):
-        raise ValueError(
-            f"{type(handler).__name__} does not work with {type(estimator).__module__}."
-            f"{type(estimator).__name__}: use gluon_svrg.Estimator, which takes the same arguments"
-        )

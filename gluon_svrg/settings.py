@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
+from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Run
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.schedules import NamedSchedule
 from mxnet import gluon
-from mxnet.gluon.contrib.estimator import StoppingHandler
 from mxnet.lr_scheduler import LRScheduler
 
 Settings: TypeAlias = dict[str, dict[str, Any]]
@@ -51,15 +51,13 @@ def settings_of(run: Run) -> Settings:
     public = {name: value for name, value in vars(optimizer).items() if name[0] != "_"}
     settings: Settings = {OPTIMIZER: _plain_in(public, _COUNTS)}
     if optimizer.lr_scheduler is not None:
-        kind = class_of(optimizer.lr_scheduler)
+        kind = class_path(optimizer.lr_scheduler)
         settings[OPTIMIZER]["lr"] = kind
         settings[SCHEDULE] = {"class": kind, **_readable_in(vars(optimizer.lr_scheduler))}
     for name, block in (("loss", run.loss), ("loss of the evaluation", run.val_loss)):
-        settings[name] = {"class": class_of(block)}
+        settings[name] = {"class": class_path(block)}
         settings[name] |= {k.lstrip("_"): v for k, v in _plain_in(vars(block), _NAMES).items()}
     for handler in run.handlers:
-        if isinstance(handler, StoppingHandler):
-            continue  # each fit creates one, from `epochs` or `batches`
         kind, arguments = _settings_of_handler(handler)
         name, number = kind, 2
         while name in settings:
@@ -84,11 +82,6 @@ def scheduled_attributes(settings: Mapping[str, Any]) -> set[str]:
     """Return the optimizer's attributes that something else sets, and `settings` have as text."""
     by_handlers = {_attribute_of(name) for name in scheduled_in(settings).values()}
     return by_handlers | ({"lr"} if SCHEDULE in settings else set())
-
-
-def class_of(thing: object) -> str:
-    """Return module and name of the class of `thing`."""
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
 
 
 def differences(saved: Mapping[str, Any], own: Settings) -> dict[str, dict[str, tuple[Any, Any]]]:
@@ -133,7 +126,7 @@ def _settings_of_handler(handler: EventHandler) -> tuple[str, dict[str, Any]]:
     monitor = getattr(handler, "monitor", None)
     attributes = vars(monitor) if isinstance(monitor, Monitor) else {}
     attributes = {**attributes, **vars(handler)}
-    own_class = {} if kind is type(handler) else {"class": class_of(handler)}
+    own_class = {} if kind is type(handler) else {"class": class_path(handler)}
     found = {
         name: attributes.get(name, attributes.get(f"_{name}"))
         for name in _parameters_of(kind)
@@ -185,7 +178,7 @@ def _readable(value: Any) -> Any:
     if isinstance(value, Sized):
         return _with_length(value)
     # Of its attributes only the plain ones: it may refer to a network, or to itself.
-    return _call(class_of(value), _plain_in(getattr(value, "__dict__", {}), set()))
+    return _call(class_path(value), _plain_in(getattr(value, "__dict__", {}), set()))
 
 
 def _with_length(value: Sized) -> str:

@@ -1,19 +1,43 @@
-"""StopRequests: the requests to end a run."""
+"""Why a run ends, and the requests to end it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import logging
+import math
+import time
+from collections.abc import Callable
+from enum import Enum
 
-from gluon_svrg.events import EventHandler, MayStop, Run
-from gluon_svrg.run import StopReason
-from gluon_svrg.workers import progress
-
-_URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
-_SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
+from gluon_svrg._typing import LOGGER
+from gluon_svrg.workers import Workers, progress
 
 BATCH_END = "batch end"
 """The label of the exchange at the end of each training batch."""
+
+
+class StopReason(Enum):
+    """Why a run ended."""
+
+    EPOCHS_DONE = "all epochs are done"
+    BATCHES_DONE = "all batches are done"
+    HANDLER = "a handler asked to stop"
+    REQUESTED = "stop() was called"
+    NO_IMPROVEMENT = "the monitored figure improved no longer"
+    NOT_FINITE = "a loss, a gradient or a monitored figure was NaN or infinite"
+    SIGNAL = "a signal (such as Ctrl-C or SIGTERM) asked to stop"
+    TIME_LIMIT = "the time limit was reached"
+
+
+class Interrupted(Exception):  # noqa: N818  # no error: it was asked for
+    """A stop has interrupted a long pass, which a resume repeats from its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__("a stop was requested")
+
+
+_URGENT = (StopReason.SIGNAL, StopReason.TIME_LIMIT)
+_SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
 
 
 class StopRequests:
@@ -25,10 +49,8 @@ class StopRequests:
 
     Parameters
     ----------
-    run : Run
-        The run.
-    handlers : iterable of EventHandler
-        Its handlers. Those that are MayStop are polled for a reason to stop.
+    workers : Workers
+        The processes of the run.
 
     Attributes
     ----------
@@ -37,15 +59,14 @@ class StopRequests:
         all workers.
     """
 
-    def __init__(self, run: Run, handlers: Iterable[EventHandler]) -> None:
-        self._run = run
-        self._workers = run.workers
-        self._is_single_process = not run.workers.are_several
-        self._may_stop = [handler for handler in handlers if isinstance(handler, MayStop)]
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._is_single_process = not workers.is_distributed
         self.reason: StopReason | None = None
         self._noted: StopReason | None = None  # on this worker; the others may not know it yet
         self._number = 0
         self._is_urgent = False
+        self._time_limit = self._deadline = math.inf
 
     def request(self, reason: StopReason) -> None:
         """Request the end of the run; may be called at any moment, also by a signal."""
@@ -55,6 +76,17 @@ class StopRequests:
         self._is_urgent |= reason in _URGENT
         self._number += 1
 
+    def request_after(self, seconds: float) -> None:
+        """Request the end of the run when that time is over; the earliest of several limits counts.
+
+        Parameters
+        ----------
+        seconds : float
+            Wall-clock time, counted from now.
+        """
+        if time.monotonic() + seconds < self._deadline:
+            self._time_limit, self._deadline = seconds, time.monotonic() + seconds
+
     def agree(self, reason: StopReason) -> None:
         """Request the end for a reason that all workers know: all of them call this."""
         self.request(reason)
@@ -62,60 +94,63 @@ class StopRequests:
 
     def is_requested(self) -> bool:
         """Return whether a stop was requested on this worker."""
-        self.poll_handlers()
-        return self._noted is not None or self._run.stop_reason is not None
+        self.check_deadline()
+        return self._noted is not None
 
-    def is_requested_anywhere(self, label: str) -> bool:
-        """Return whether a stop was requested on any worker; all workers call this together."""
-        progress.beat()
-        return self._workers.any(self.is_requested(), label)
+    def check(self, what: str, includes_earlier: bool = False) -> Callable[[], bool]:
+        """Return a function that says whether to abort a long pass.
 
-    def stop_check(self) -> Callable[[], bool]:
-        """Return a function that says whether to abort a long pass that begins now.
+        All workers call this together, and the function that it returns, too.
 
-        A signal or a time limit counts whenever it came, any other request only from now on. All
-        workers call this together, and the function that it returns, too.
+        Parameters
+        ----------
+        what : str
+            The pass, the same on all workers: ``'the evaluation'``.
+        includes_earlier : bool
+            Whether each stop that was requested before the pass counts. By default only a signal
+            and a time limit do, and any other request from now on.
         """
         known = 0 if self._is_urgent else self._number
         numbers = itertools.count()
 
         def is_to_abort() -> bool:
-            self.poll_handlers()
+            self.check_deadline()
             progress.beat()
-            return self._workers.any(
-                self._number > known, f"batch {next(numbers)} of the evaluation"
-            )
+            is_requested = self.is_requested() if includes_earlier else self._number > known
+            return self._workers.all_any(is_requested, f"batch {next(numbers)} of {what}")
 
         return is_to_abort
 
-    def synchronize(self, label: str, answer: int, roll_back: str | None) -> tuple[int, str | None]:
-        """Exchange stop and roll-back requests between workers; return the combined answer.
+    def synchronize(
+        self, label: str, is_to_end: bool, roll_back: str | None
+    ) -> tuple[bool, str | None]:
+        """Exchange stop and roll-back requests between workers.
 
         Parameters
         ----------
         label : str
             The name of this exchange, which must be the same on all workers.
-        answer : int
-            The answer of this worker's handlers to the last event.
+        is_to_end : bool
+            Whether a handler of this worker has answered the last event with True.
         roll_back : str or None
             Why this worker wants to go back to a checkpoint.
 
         Returns
         -------
-        answer, roll_back
-            The largest answer of all workers; the reason of the first worker that has one.
+        is_to_end, roll_back
+            Whether a handler of any worker has; the reason of the first worker that has one.
         """
         progress.beat()
+        self.check_deadline()
         if self._is_single_process:
-            return answer, roll_back
-        self.poll_handlers()
+            return is_to_end, roll_back
         noted = None if self._noted is None else self._noted.name
-        votes = self._workers.gather_plain([noted, answer, roll_back], label)
+        votes = self._workers.all_gather_object([noted, is_to_end, roll_back], label)
         reasons, answers, roll_backs = zip(*votes, strict=True)
         name = next(filter(None, reasons), None)
         if name is not None:
             self.reason = self.reason or StopReason[name]
-        return max(answers), next((why for why in roll_backs if why is not None), None)
+        return any(answers), next((why for why in roll_backs if why is not None), None)
 
     def roll_back(self) -> None:
         """Forget requests that the repeated epochs will make again, as the run goes back."""
@@ -128,7 +163,11 @@ class StopRequests:
         """End the run: the launcher's progress limit no longer applies."""
         progress.end()
 
-    def poll_handlers(self) -> None:
-        """Let the handlers that may stop the run do so."""
-        for handler in self._may_stop:
-            handler.stop_if_due(self._run)
+    def check_deadline(self) -> None:
+        """Request the end of the run if its time is over."""
+        if self._deadline < math.inf and time.monotonic() >= self._deadline:
+            self._deadline = math.inf
+            self.request(StopReason.TIME_LIMIT)
+            logging.getLogger(LOGGER).info(
+                "the run ends: its time limit of %g s is over", self._time_limit
+            )

@@ -5,7 +5,7 @@ import logging
 import gluon_svrg as gs
 import mxnet as mx
 import pytest
-from gluon_svrg.run import LOGGER
+from gluon_svrg._typing import LOGGER
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Checks of arguments: what they return and say; old names of arguments."""
+"""Checks of arguments: what they return and say."""
 
 import ast
 import inspect
@@ -17,79 +17,14 @@ from gluon_svrg.arguments import (
     check_number,
     check_periods,
     explains_unknown,
-    renamed,
-    renamed_attribute,
     require,
 )
 from mxnet import gluon
 
-if sys.version_info >= (3, 11):
+try:
     import tomllib
-else:
+except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
-
-
-@renamed(most="largest", least="smallest")
-def limits(smallest=0, largest=10, *, step=1):
-    """The docstring."""
-    return smallest, largest, step
-
-
-@pytest.mark.parametrize(
-    ("given", "expected", "message"),
-    [
-        ({"most": 5}, (0, 5, 1), "the argument most is now called largest: .* give largest=5"),
-        ({"least": -1, "step": 2}, (-1, 10, 2), "the argument least is now called smallest"),
-        # The value that the new name has by default is a value, too.
-        ({"most": 10}, (0, 10, 1), "give largest=10"),
-    ],
-)
-def test_an_old_name_is_accepted_with_a_warning(given, expected, message):
-    with pytest.warns(DeprecationWarning, match=message) as caught:
-        assert limits(**given) == expected
-    (warning,) = caught
-    assert warning.filename == __file__  # the line that has to be changed
-
-
-def test_a_new_name_is_accepted_without_a_warning():
-    assert limits(1, 2) == limits(smallest=1, largest=2) == (1, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [((), {"largest": 5, "most": 5}), ((0, 5), {"most": 6}), ((), {"largest": 10, "most": 3})],
-)
-def test_both_names_are_an_error(args, kwargs):
-    with pytest.raises(TypeError, match=r"largest is given twice, .* old name most .*: give larg"):
-        limits(*args, **kwargs)
-
-
-def test_a_function_with_old_names_shows_the_new_ones():
-    assert str(inspect.signature(limits)) == "(smallest=0, largest=10, *, step=1)"
-    assert (limits.__name__, limits.__doc__) == ("limits", "The docstring.")
-
-
-class Limit:
-    def __init__(self, largest):
-        self.largest = largest
-
-    def is_above(self, value):
-        return value > self.largest
-
-    most = renamed_attribute("most", "largest")
-    exceeds = renamed_attribute("exceeds", "is_above")
-
-
-def test_an_old_attribute_is_read_and_set_with_a_warning():
-    limit = Limit(5)
-    with pytest.warns(DeprecationWarning, match=r"Limit\.most is now called largest") as caught:
-        assert limit.most == 5
-    with pytest.warns(DeprecationWarning, match=r"Limit\.most is now called largest"):
-        limit.most = 7
-    assert vars(limit) == {"largest": 7}
-    assert caught[0].filename == __file__
-    with pytest.warns(DeprecationWarning, match=r"Limit\.exceeds is now called is_above"):
-        assert [limit.exceeds(value) for value in (7, 8)] == [False, True]
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
@@ -270,10 +205,8 @@ def test_what_is_required_and_missing(module):
 def test_each_extra_that_is_required_is_one_of_the_distribution():
     text = Path(gs.__file__).parents[1].joinpath("pyproject.toml").read_text()
     extras = set(tomllib.loads(text)["project"]["optional-dependencies"])
-    found = []
-    for path in Path(gs.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require":
-                found.append(ast.literal_eval(node.args[1]))
+    trees = (ast.parse(path.read_text()) for path in Path(gs.__file__).parent.rglob("*.py"))
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = {ast.literal_eval(c.args[1]) for c in calls if getattr(c.func, "id", "") == "require"}
     assert found
-    assert set(found) <= extras
+    assert found <= extras

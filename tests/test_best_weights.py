@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 import runs
-from gluon_svrg.handlers.validation import ValidationHandler
+from gluon_svrg.evaluation.handler import ValidationHandler
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO

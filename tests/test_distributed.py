@@ -109,7 +109,7 @@ def run(code, **variables):
 
 def test_dist_sync_in_one_process_is_that_process_and_says_so():
     done = run(SINGLE)
-    assert done.stdout == "Single\n"
+    assert done.stdout == "SingleProcess\n"
     assert "kvstore='dist_sync' means the workers of this job, and this process is its only" in (
         done.stderr
     )
@@ -171,4 +171,4 @@ def test_a_kvstore_of_somebody_else_in_one_process():
 
 def test_a_process_that_a_worker_starts_is_none():
     for answer in run_together("workers.distributed_programs:child", 2):
-        assert json.loads(answer) == ["Single", 1]
+        assert json.loads(answer) == ["SingleProcess", 1]

@@ -6,7 +6,7 @@ import numpy as np
 import problems
 import pytest
 from gluon_svrg import events
-from gluon_svrg.run import StopReason
+from gluon_svrg.stops import StopReason
 from mxnet.gluon.contrib.estimator import LoggingHandler, MetricHandler
 
 ALL = tuple(events.EVENTS.values())
@@ -60,14 +60,16 @@ def run(listeners, **duration):
 def test_event_counts(duration, epochs, batches):
     listener = Listener()
     result = run([listener], **duration)
+    whole = epochs if "epochs" in duration else (batches - 1) // 5
     assert {event: listener.count(event) for event in events.EVENTS} == {
         "train_begin": 1,
         "epoch_begin": epochs,
         "batch_begin": batches,
         "gradient_ready": batches,
         "batch_end": batches,
-        # After each begin of an epoch, each batch, and each end of a whole epoch.
-        "safe_point": epochs + batches + (epochs if "epochs" in duration else (batches - 1) // 5),
+        # After each begin of an epoch, each batch; twice at the end of each whole epoch.
+        "safe_point": epochs + batches + 2 * whole,
+        "steps_due": epochs,
         "epoch_end": epochs,
         "train_end": 1,
         "exception_raised": 0,
@@ -81,8 +83,8 @@ def test_the_order_of_events():
     listener = Listener()
     run([listener], batches=6)
     begin, batch = ["epoch_begin", "safe_point"], BATCH
-    first = [*begin, *batch * 5, "epoch_end", "safe_point"]
-    second = [*begin, *batch, "epoch_end"]
+    first = [*begin, *batch * 5, "steps_due", "safe_point", "epoch_end", "safe_point"]
+    second = [*begin, *batch, "steps_due", "epoch_end"]
     assert listener.heard == ["train_begin", *first, *second, "train_end"]
 
 
@@ -108,6 +110,8 @@ def fail(estimator):
     raise KeyError("broken")
 
 
+END = ["safe_point", "epoch_end", "safe_point"]
+
 # (at which event, what it does) -> which events follow the first time it happens, and the reason.
 # "tail" are the events after the one at which it happens, as the docstring of `events` tells.
 REST_OF_BATCH = {
@@ -117,10 +121,17 @@ REST_OF_BATCH = {
 }
 CELLS = [
     *(
-        (event, stop, [*rest, "epoch_end", "train_end"], StopReason.REQUESTED)
+        (event, stop, [*rest, "steps_due", "epoch_end", "train_end"], StopReason.REQUESTED)
         for event, rest in REST_OF_BATCH.items()
     ),
-    # Heard once more: whoever writes a last checkpoint is to know that it is the last.
+    # The epoch's end comes before the next moment at which the run may end.
+    (
+        "steps_due",
+        stop,
+        ["safe_point", "epoch_end", "safe_point", "train_end"],
+        StopReason.REQUESTED,
+    ),
+    # Once more: a handler that writes a last checkpoint needs to know that it is the last.
     # Before its first batch, there is no epoch to end.
     ("safe_point", stop, ["safe_point", "train_end"], StopReason.REQUESTED),
     ("train_begin", stop, ["train_end"], StopReason.REQUESTED),
@@ -142,7 +153,8 @@ def test_truth_table_of_stops(event, action, tail, reason):
 def test_truth_table_batch_end_true_ends_each_epoch_but_not_the_run():
     listener = Listener("batch_end", true)
     result = run([listener])
-    epoch = ["epoch_begin", "safe_point", *BATCH, "epoch_end", "safe_point"]
+    end = ["steps_due", "safe_point", "epoch_end", "safe_point"]
+    epoch = ["epoch_begin", "safe_point", *BATCH, *end]
     assert listener.heard == ["train_begin", *epoch * 3, "train_end"]
     assert result.stop_reason is StopReason.EPOCHS_DONE
 
@@ -220,7 +232,7 @@ def test_after_two_interruptions_the_next_fit_is_as_the_first(second):
                 assert trainer.full_gradient is None
                 assert data.locked_draw is None
                 assert estimator.train_data is None
-                assert not hasattr(estimator, "data")
+                assert estimator.data is None
             for param, array in zip(problem.net.collect_params().values(), before, strict=True):
                 param.set_data(mx.nd.array(array, dtype=array.dtype))
         gs.seed_everything(0)
@@ -270,7 +282,6 @@ train_begin
   - SVRGHandler (priority -3000)
   - GradientUpdateHandler (priority -2000)
   - ValidationHandler (priority -1000)
-  - StoppingHandler (priority 0)
   - HistoryHandler (priority 1000)
   - ProgressHandler (priority inf)
   epoch_begin
@@ -286,17 +297,18 @@ train_begin
     batch_end
       - GradientUpdateHandler (priority -2000)
       - MetricHandler (priority -1000)
-      - ValidationHandler (priority -1000)
-      - StoppingHandler (priority 0)
       - HistoryHandler (priority 1000)
       - ProgressHandler (priority inf)
+    evaluate, if it is due
+      - ValidationHandler (priority -1000)
     safe_point
+  steps_due
+    - GradientUpdateHandler (priority -2000)
+  evaluate, if it is due
+    - ValidationHandler (priority -1000)
   epoch_end
     - SVRGHandler (priority -3000)
-    - GradientUpdateHandler (priority -2000)
     - MetricHandler (priority -1000)
-    - ValidationHandler (priority -1000)
-    - StoppingHandler (priority 0)
     - HistoryHandler (priority 1000)
     - ProgressHandler (priority inf)
 train_end

@@ -11,7 +11,7 @@ import problems
 import pytest
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.reporting.history import MEASURED
-from gluon_svrg.run import StopReason
+from gluon_svrg.stops import StopReason
 from mxnet import gluon
 from mxnet.gluon import nn
 

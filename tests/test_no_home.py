@@ -31,7 +31,7 @@ net.initialize()
 trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.05})
 estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), trainer=trainer)
 data = gs.data.ArrayLoader(x, y, batch_size=16)
-if not gs.workers.current().are_several:
+if not gs.workers.current().is_distributed:
     gs.find_learning_rate(estimator, data, trial_batches=8)
 handlers = [gs.SVRGHandler(), gs.CheckpointHandler("run"), gs.HistoryFileHandler("log.csv")]
 handlers += [gs.ProfilerHandler(trace="trace.json", trace_batches=(1, 3))]

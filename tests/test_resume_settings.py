@@ -137,33 +137,6 @@ def test_momentum_where_there_was_none_needs_other_states(tmp_path):
         fit(tmp_path, 2, momentum=0.0)
 
 
-def test_a_checkpoint_of_an_earlier_version_overrules_and_says_so(tmp_path, caplog, monkeypatch):
-    """It did not note what the run was given: the settings may have been changed by a handler."""
-    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
-    fit(tmp_path, 1)
-    monkeypatch.undo()
-    trainer, _ = fit(tmp_path, 2, wd=0.5)
-    assert trainer.optimizer.wd == 1e-3
-    assert "replace those of this run: wd 0.001 (not 0.5); change them" in caplog.text
-    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
-    schedule = FactorScheduler(4, 0.5, base_lr=0.1)
-    fit(tmp_path / "x", 1, lr_scheduler=schedule)
-    monkeypatch.undo()
-    fit(tmp_path / "x", 2, lr_scheduler=FactorScheduler(4, 0.9, base_lr=0.2))
-    assert "warmup_final_lr 0.1 (not 0.2), factor 0.5 (not 0.9); change them" in caplog.text
-
-
-def test_a_learning_rate_that_a_checkpoint_of_an_earlier_version_overrules(
-    tmp_path, caplog, monkeypatch
-):
-    monkeypatch.setattr("gluon_svrg.estimator.settings_of", lambda _: {})
-    fit(tmp_path, 1)
-    monkeypatch.undo()
-    trainer, _ = fit(tmp_path, 2, learning_rate=0.01)
-    assert trainer.learning_rate == 0.1
-    assert "replace those of this run: lr 0.1 (not 0.01); change them" in caplog.text
-
-
 def test_a_broken_off_epoch_is_marked(caplog):
     """In the line, the row and the picture; Ctrl-C breaks it off in the same way."""
     net = nn.Dense(3, in_units=6)
@@ -251,26 +224,6 @@ def test_an_epoch_whose_last_batch_is_done_is_complete(reason, caplog):
     history = estimator.fit(data, data, epochs=3, event_handlers=[Stop()]).history
     assert [(row["complete"], row["batches"]) for row in history] == [(True, 5), (True, 5)]
     assert "broken off" not in caplog.text
-
-
-def test_epochs_of_a_checkpoint_of_version_0_7_are_complete(tmp_path, monkeypatch):
-    """Its rows did not say so, and scripts read them."""
-    append = gs.History.append
-
-    def without(self, row):
-        append(self, {k: v for k, v in row.items() if k not in ("complete", "batches")})
-
-    monkeypatch.setattr(gs.History, "append", without)
-    fit(tmp_path, 1)
-    monkeypatch.undo()
-    net = nn.Dense(3, in_units=6, prefix="dense_")
-    net.initialize()
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", GIVEN)
-    estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), trainer=trainer)
-    data = problems.make("softmax").ndarrays("float32")
-    handlers = [gs.CheckpointHandler(tmp_path / "checkpoints")]
-    history = estimator.fit(data, epochs=2, event_handlers=handlers, resume="auto").history
-    assert [row["complete"] for row in history] == [True, True]
 
 
 def edit_run_state(path, changed):

@@ -12,15 +12,15 @@ class ThreadWorkers(Workers):
         super().__init__(rank, size)
         self._board, self._barrier = board, barrier
 
-    def gather(self, data, at):
-        self._board[self.rank] = (at, bytes(data))
+    def all_gather_bytes(self, data, label):
+        self._board[self.rank] = (label, bytes(data))
         self._barrier.wait(timeout=20)
         places, parts = zip(*self._board, strict=True)
         self._barrier.wait(timeout=20)
         assert len(set(places)) == 1, places
         return list(parts)
 
-    def sum(self, arrays):
+    def all_reduce(self, arrays):
         raise NotImplementedError
 
     def broadcast(self, arrays):

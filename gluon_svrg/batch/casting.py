@@ -12,9 +12,8 @@ from weakref import WeakKeyDictionary, ref
 import mxnet as mx
 import numpy as np
 from gluon_svrg import _mxnet
-from gluon_svrg._typing import NumPyArray
+from gluon_svrg._typing import LOGGER, NumPyArray
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
-from gluon_svrg.run import LOGGER
 from mxnet import autograd, gluon
 
 _Cast = tuple["np.dtype[Any]", Collection[int]]

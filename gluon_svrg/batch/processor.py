@@ -55,6 +55,18 @@ def evaluate_batch(run: Run, batch: object, batch_axis: int) -> BatchResult:
     return parts
 
 
+def outputs_of_batch(label: object, pred: object, loss: object) -> dict[str, list[Any]]:
+    """Return the arguments of a batch's events as lists, with one item per context.
+
+    A user's batch processor may return single arrays.
+    """
+    return {"label": _as_list(label), "pred": _as_list(pred), "loss": _as_list(loss)}
+
+
+def _as_list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 class BatchProcessor(_MXNetBatchProcessor):
     """MXNet's batch processor, for batches of any size, with several inputs, outputs and weights.
 

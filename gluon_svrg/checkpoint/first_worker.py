@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 _DONE, _FAILED = b"D", b"F"
 
 
-def run_on_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
+def run_on_first(workers: Workers, make: Callable[[], Any], label: str) -> Any:
     """Call `make` on the first worker; return the plain data that it returns, on all of them.
 
     Parameters
@@ -27,8 +27,8 @@ def run_on_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
         All of them have to come here.
     make : callable
         May look at what only the first worker can: its disk.
-    at : str
-        As for :meth:`Workers.gather`.
+    label : str
+        As for :meth:`Workers.all_gather_bytes`.
 
     Raises
     ------
@@ -36,37 +36,41 @@ def run_on_first(workers: Workers, make: Callable[[], Any], at: str) -> Any:
         What `make` raises; on the others, the nearest of Python's own exceptions.
     """
     return _run_on_first(
-        workers, make, at, lambda result: json.dumps(result).encode(), lambda data: json.loads(data)
+        workers,
+        make,
+        label,
+        lambda result: json.dumps(result).encode(),
+        lambda data: json.loads(data),
     )
 
 
 def read_on_first(
-    workers: Workers, find: Callable[[], Checkpoint | None], at: str
+    workers: Workers, find: Callable[[], Checkpoint | None], label: str
 ) -> Checkpoint | None:
     """Return the checkpoint, whole, that the first worker finds: see :func:`run_on_first`."""
-    return _run_on_first(workers, find, at, _to_bytes, _from_bytes)
+    return _run_on_first(workers, find, label, _to_bytes, _from_bytes)
 
 
 def _run_on_first(
     workers: Workers,
     make: Callable[[], Result],
-    at: str,
+    label: str,
     dump: Callable[[Result], bytes],
     load: Callable[[bytes], Result],
 ) -> Result:
-    if not workers.are_several:
+    if not workers.is_distributed:
         return make()
     if not workers.is_first:
-        answer = workers.gather(b"", at)[0]
+        answer = workers.all_gather_bytes(b"", label)[0]
         if answer[:1] == _FAILED:
             raise _exception_in(answer[1:])
         return load(answer[1:])
     try:
         result = make()
     except Exception as e:
-        workers.gather(_FAILED + _described(e), at)
+        workers.all_gather_bytes(_FAILED + _described(e), label)
         raise
-    workers.gather(_DONE + dump(result), at)
+    workers.all_gather_bytes(_DONE + dump(result), label)
     return result
 
 

@@ -27,6 +27,7 @@ from gluon_svrg.events import (
     HasExclusiveTasks,
     Order,
     RequiresHandlers,
+    RequiresRun,
     Run,
     SafePoint,
     TrainBegin,
@@ -36,7 +37,7 @@ from gluon_svrg.files import make_folder
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.metrics.state import warn_unsaved_attributes
 from gluon_svrg.optimizer.states import warn_unsaved_schedule
-from gluon_svrg.run import Position, require_estimator
+from gluon_svrg.run import Position
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -51,6 +52,7 @@ class CheckpointHandler(
     RequiresHandlers,
     HasCheckpoints,
     HasExclusiveTasks,
+    RequiresRun,
 ):
     """Writes checkpoints from which ``fit(..., resume='auto')`` continues, exact to the batch.
 
@@ -169,7 +171,6 @@ class CheckpointHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that checkpoints can be written, and that the directory has none of another run."""
-        require_estimator(self, estimator)
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_monitor(estimator)
@@ -245,7 +246,7 @@ class CheckpointHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Warn again if the last checkpoint could not be written."""
         self._lock.release()
-        known = estimator.workers.of_first(
+        known = estimator.workers.broadcast_object(
             list(self._values.items()), "the checkpoints that are there"
         )
         self._values = _by_key(known)

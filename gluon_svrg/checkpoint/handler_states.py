@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.checkpoint.parts import Part
-from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, class_path, state_key
+from gluon_svrg.checkpoint.state_keys import RANDOM_STATE, state_key
 from gluon_svrg.checkpoint.worker_files import replace_reductions
 from gluon_svrg.events import EventHandler, Run, State, Stateful
-from gluon_svrg.run import StopReason
+from gluon_svrg.stops import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -51,8 +51,7 @@ class HandlerStates(Part):
         """Restore each handler; log handlers without a saved state and states without a handler."""
         waiting = {key: list(saved) for key, saved in state.items()}
         for handler in self._handlers:
-            # By its class: the key may have been declared since.
-            saved = waiting.get(state_key(handler)) or waiting.get(class_path(handler)) or []
+            saved = waiting.get(state_key(handler), [])
             index = self._index_of(handler, saved)
             if index is not None:
                 self._load(handler, saved.pop(index)[1])
@@ -82,7 +81,6 @@ class HandlerStates(Part):
         for handler in self._handlers:
             if isinstance(handler, Stateful):
                 handlers.setdefault(state_key(handler), handler)
-                handlers.setdefault(class_path(handler), handler)
         merged: dict[str, list[list[Any]]] = {}
         for key, filed in states[0].items():
             owner = handlers.get(key)
@@ -169,7 +167,7 @@ _COUNTERS = (
         ("current_batch", "current_epoch"),
         _forget_that_it_has_stopped,
     ),
-    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch", "is_due")),
+    _Counters(mx_estimator.ValidationHandler, ("current_batch", "current_epoch")),
     _Counters(
         mx_estimator.LoggingHandler,
         ("batch_index", "current_epoch", "processed_samples"),

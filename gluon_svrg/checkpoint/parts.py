@@ -26,9 +26,7 @@ from gluon_svrg._mxnet import (
 )
 from gluon_svrg.arrays.encoding import is_data
 from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
-from gluon_svrg.checkpoint.state_keys import RENAMED_HANDLERS
 from gluon_svrg.events import Run, State
-from gluon_svrg.metrics.setup import renamed_metrics
 from gluon_svrg.metrics.state import all_metrics, metric_state, set_metric_state
 from gluon_svrg.optimizer.states import (
     TrainerStates,
@@ -175,7 +173,7 @@ class NetworkPart(Part):
             write_replicas(state["replicas"].get(name) or [weight.asnumpy()], full_data(param))
         for param, values in zip(self._outside(), state["outside"], strict=True):
             write_replicas(values, full_data(param))
-        if "frozen" in state:  # since version 0.9
+        if "frozen" in state:  # version 0.8 has none
             self._freeze(frozenset(state["frozen"]), frozenset(state["frozen_at_start"]))
 
     def _freeze(self, frozen: frozenset[str], at_start: frozenset[str]) -> None:
@@ -298,21 +296,19 @@ class TrainerPart(Part):
             keeps_schedule=SCHEDULE in changed,
         )
         self._tell(changed, state)
-        own, saved = (
-            s.get(OPTIMIZER, {}) for s in (self._run.settings, state.get("settings") or {})
-        )
+        own, saved = (s.get(OPTIMIZER, {}) for s in (self._run.settings, state["settings"]))
         if own.get("lr") == NOT_MEASURED and isinstance(saved.get("lr"), str):
             own["lr"] = saved["lr"]  # which was measured before the checkpoint
 
     def _changed(self, state: State) -> dict[str, dict[str, tuple[Any, Any]]]:
         """Return the settings that differ between the checkpoint's run and this run."""
-        return differences(state.get("settings") or {}, self._run.settings)
+        return differences(state["settings"], self._run.settings)
 
     def _tell(self, changed: dict[str, dict[str, tuple[Any, Any]]], state: State) -> None:
         if not self._run.workers.is_first:
             return
         scheduled = scheduled_in(self._run.settings).values()
-        for owner, name in scheduled_in(state.get("settings") or {}).items():
+        for owner, name in scheduled_in(state["settings"]).items():
             if name not in scheduled:
                 self._run.logger.warning(
                     "resume: the checkpoint's run had a%s %s for %s and this one has none: it "
@@ -331,19 +327,6 @@ class TrainerPart(Part):
                 "its own: %s",
                 "; ".join(changes),
             )
-        elif not state.get("settings"):  # of an earlier version, which did not note them
-            settings = self._run.settings
-            given = dict(settings[OPTIMIZER])
-            for name in scheduled_attributes(settings):
-                given.pop(name, None)
-            overruled = state["states"].overruled(given, settings.get(SCHEDULE, {}))
-            if overruled:
-                self._run.logger.warning(
-                    "resume: the checkpoint is of an earlier version, and its settings of the "
-                    "optimizer replace those of this run: %s; change them after the resume, by a "
-                    "ScheduleHandler",
-                    _told(overruled, 0, 1),
-                )
 
     def _value_of(self, hyperparameter: str) -> float:
         trainer = self._run.trainer
@@ -362,7 +345,7 @@ class TrainerPart(Part):
 
     def _in_own_order(self, state: State) -> TrainerStates:
         """Return the states in the trainer's order, which depends on the parameters' names."""
-        states = cast(TrainerStates, state["states"]).for_optimizer(optimizer_of(self._run.trainer))
+        states = cast(TrainerStates, state["states"])
         saved, current = state["places"], self._places()
         if sorted(current) != sorted(saved):
             return states
@@ -416,9 +399,7 @@ class PositionPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Set the position of the run."""
-        position = Position(**state)
-        position.heard = [RENAMED_HANDLERS.get(name, name) for name in position.heard]
-        self._run.position = position
+        self._run.position = Position.from_state(state)
 
 
 class HistoryPart(Part):
@@ -446,16 +427,17 @@ class HistoryPart(Part):
             "history": list(self._run.history),
             "figures": self._run.figures,
             "last_evaluation": self._run.last_evaluation,
+            "evaluated_at": self._run.state.evaluated_at,
+            "evaluated_at_batch": self._run.state.evaluated_at_batch,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Restore the rows."""
-        names = renamed_metrics(self._run)
-        # Up to version 0.7 rows did not say it, and a checkpoint had those of whole epochs.
-        rows = ({**row, "complete": row.get("complete", True)} for row in state["history"])
-        self._run.history[:] = [_renamed(row, names) for row in rows]
+        self._run.history[:] = state["history"]
         self._run.figures = state["figures"]
-        self._run.last_evaluation = _renamed(state["last_evaluation"], names)
+        self._run.last_evaluation = state["last_evaluation"]
+        self._run.state.evaluated_at = state["evaluated_at"]
+        self._run.state.evaluated_at_batch = state["evaluated_at_batch"]
 
 
 class MetricsPart(Part):
@@ -476,10 +458,9 @@ class MetricsPart(Part):
 
     def load_state_dict(self, state: State) -> None:
         """Restore the metrics that both runs have; reset the others."""
-        saved = _renamed(state, renamed_metrics(self._run))
         for metric in all_metrics(self._run):
-            if metric.name in saved:
-                set_metric_state(metric, saved[metric.name])
+            if metric.name in state:
+                set_metric_state(metric, state[metric.name])
             else:
                 metric.reset()
                 if self._run.position.batch_in_epoch and metric in self._run.train_metrics:
@@ -521,11 +502,6 @@ def _told(changed: dict[str, tuple[Any, Any]], which: int, instead_of: int | Non
         f"{name} {values[which]}" + ("" if instead_of is None else f" (not {values[instead_of]})")
         for name, values in changed.items()
     )
-
-
-def _renamed(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Return `values` in their order, those of old names by the new ones."""
-    return {names.get(name, name): value for name, value in values.items()}
 
 
 def _check_have_shapes(params: Mapping[str, Parameter]) -> None:

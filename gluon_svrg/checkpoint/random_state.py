@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import index
 from typing import Any
 
 import mxnet as mx
-import numpy as np
 from gluon_svrg.events import EventHandler, Run, State
 from gluon_svrg.rng import (
     collect_rng_states,
-    draw_random_numbers,
+    has_drawn_since,
     seed_mxnet,
     set_rng_states,
     worker_seed,
 )
-from gluon_svrg.run import Position
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.run import Phase, Position
+from gluon_svrg.workers import SingleProcess, Workers
 
 _EPOCH, _BATCH = 0, 1  # what a seed is for
 
@@ -43,7 +43,7 @@ class RunRNG:
     """
 
     def __init__(self) -> None:
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._seed = 0
         self._is_needed = False
         self._at_epoch_begin: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class RunRNG:
         self.is_loaded = False
         self._workers = workers
         drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
-        self._seed = workers.of_first(drawn, "the seed of a run")
+        self._seed = workers.broadcast_object(drawn, "the seed of a run")
         # On other devices cuDNN draws from generators of its own, which no look finds out.
         self._is_needed = any(context.device_type not in _CPU for context in contexts)
 
@@ -69,7 +69,7 @@ class RunRNG:
         is_power_of_two = done & (done - 1) == 0
         if is_batch and is_power_of_two and not self._is_needed:
             have_drawn = self._have_drawn(position, contexts)
-            self._is_needed = self._workers.any(have_drawn, "a look at random numbers")
+            self._is_needed = self._workers.all_any(have_drawn, "a look at random numbers")
         if self._is_needed or not is_batch:
             self._seed_mxnet(position)
 
@@ -119,11 +119,7 @@ class RunRNG:
         If not, the generators still give the same numbers as after the epoch's first seed.
         """
         begin = _begin_of_epoch(position)
-        now = draw_random_numbers(contexts)
-        self._seed_mxnet(begin)
-        have_drawn = not np.array_equal(now, draw_random_numbers(contexts))
-        self._seed_mxnet(begin)
-        return have_drawn
+        return has_drawn_since(partial(self._seed_mxnet, begin), contexts)
 
     def _seed_mxnet(self, position: Position) -> None:
         kind = _BATCH if position.is_in_epoch else _EPOCH
@@ -168,4 +164,5 @@ def _updated_states(states: State) -> dict[str, Any]:
 
 
 def _begin_of_epoch(position: Position) -> Position:
-    return Position(position.epoch, position.batch - position.batch_in_epoch, 0, True)
+    begin = position.batch - position.batch_in_epoch
+    return Position(position.epoch, begin, 0, Phase.TRAINING)

@@ -10,17 +10,17 @@ from gluon_svrg.events import (
     EpochBegin,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     SafePoint,
     State,
     Stateful,
     TrainBegin,
 )
-from gluon_svrg.run import require_estimator
 
 
 class RandomStateHandler(
-    TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState, HasExclusiveTasks
+    TrainBegin, EpochBegin, SafePoint, Stateful, HasRandomState, HasExclusiveTasks, RequiresRun
 ):
     """Makes the random numbers of a run continue after a resume as if nothing had happened.
 
@@ -50,7 +50,6 @@ class RandomStateHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Draw the seed of the run."""
-        require_estimator(self, estimator)
         self.random_state.begin(estimator.context, estimator.workers)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

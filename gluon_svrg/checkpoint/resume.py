@@ -12,9 +12,9 @@ from gluon_svrg.checkpoint.first_worker import read_on_first
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.events import EventHandler
 from gluon_svrg.files import DamagedError
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 
-_ONE = Single()
+_ONE = SingleProcess()
 
 
 class HasCheckpoints(EventHandler):

@@ -31,7 +31,7 @@ from gluon_svrg._compat import version
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays import params
 from gluon_svrg.arrays.encoding import decode, encode, from_bytes, to_bytes
-from gluon_svrg.checkpoint import version_0_1
+from gluon_svrg.checkpoint import version_0_8
 from gluon_svrg.checkpoint.handler_states import handlers_part, random_state_part
 from gluon_svrg.checkpoint.parts import (
     DataPart,
@@ -109,7 +109,7 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
     parts = parts_of(run)
     # The handlers first: a MetricHandler brings the metrics up to date.
     names = sorted(parts, key=lambda name: name != "handlers")
-    if not run.workers.are_several:
+    if not run.workers.is_distributed:
         states = {name: parts[name].state_dict() for name in names}
         files = _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
         return files, note
@@ -158,7 +158,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
 
 def manifest_info(run: Run) -> dict[str, Any]:
     """Return the entries of the manifest that describe the run: position, versions, workers."""
-    several = {"workers": run.workers.size} if run.workers.are_several else {}
+    several = {"workers": run.workers.size} if run.workers.is_distributed else {}
     lacks = {LACKS: "the control variate of a handler"} if _lacks_control_variate(run) else {}
     return {
         **several,
@@ -188,7 +188,7 @@ def _lacks_control_variate(run: Run) -> bool:
 
 def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:
     """Load this worker's states from the checkpoint and check them."""
-    first = _read_states(checkpoint, run)
+    first = _read_states(checkpoint)
     number, workers = checkpoint.manifest.get("workers", 1), run.workers
     ranks = [workers.rank] if number == workers.size else range(number)
     states, *others = (_worker_states(rank, checkpoint, first) for rank in ranks)
@@ -259,14 +259,14 @@ def _average_file(run: Run) -> dict[str, bytes]:
             return {}
 
 
-def _read_states(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
+def _read_states(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the states of all parts that the files of `checkpoint` hold."""
     with _reading(checkpoint, RUN):
         meta, arrays = from_bytes(checkpoint.files[RUN])
         states: State = decode(meta["state"], arrays, mx.cpu())
-        if checkpoint.manifest["format"] == version_0_1.RUN_FORMAT:
-            states = version_0_1.run_states(states, run.handlers)
-        Position(**states["position"])
+        if checkpoint.manifest["format"] == version_0_8.FORMAT:
+            states = version_0_8.translated(states)
+        Position.from_state(states["position"])
     with _reading(checkpoint, NET):
         weights = params.from_bytes(checkpoint.files[NET])
     with _reading(checkpoint, TRAINER):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gluon_svrg.class_names import class_key
 from gluon_svrg.events import Stateful
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -10,11 +11,6 @@ RANDOM_STATE = "random_state"
 
 SVRG = "svrg"
 """The key of the SVRGHandler, whose state has the control variate."""
-
-RENAMED_HANDLERS = {"LogHandler": "HistoryFileHandler"}
-"""The new name of each handler class that checkpoints of earlier versions name in `heard`."""
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 def state_key(handler: object) -> str:
@@ -29,20 +25,3 @@ def state_key(handler: object) -> str:
     if handler_class is getattr(mx_estimator, handler_class.__name__, None):
         return f"mxnet.{handler_class.__name__}"
     return class_key(handler)
-
-
-def class_key(value: object) -> str:
-    """Return a name for the class of `value`.
-
-    For a class of this package, which may move to another module, it is the package and the class
-    name: ``gluon_svrg.LARS``. For any other class it is the module and the class name.
-    """
-    kind = type(value)
-    if kind.__module__.startswith(f"{_PACKAGE}."):
-        return f"{_PACKAGE}.{kind.__qualname__}"
-    return class_path(value)
-
-
-def class_path(value: object) -> str:
-    """Return module and name of the class of `value`."""
-    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -26,15 +26,11 @@ from gluon_svrg.files import (
     write_through,
 )
 
-FORMAT = 4
-"""The number of the format that is written.
+FORMAT = 5
+"""The number of the format that is written."""
 
-1 is version 0.1's. Up to version 0.7 one process wrote 2, and several workers 3; Python's random
-state was a tuple of numbers in them, and is an array now.
-"""
-
-OLDEST_FORMAT = 1
-"""The number of the oldest format that is read."""
+OLDEST_FORMAT = 4
+"""The number of the oldest format that is read: version 0.8's."""
 
 MANIFEST = "manifest.json"
 

@@ -128,7 +128,7 @@ def exchange_states(
     own: list[Any] = []
     replace_reductions(states, lambda reduction: own.append(reduction.value))
     given = [problem, own, *([digests, note] if workers.is_first else [])]
-    answers = [data_from_bytes(d) for d in workers.gather(data_to_bytes(given), _LABEL)]
+    answers = [data_from_bytes(d) for d in workers.all_gather_bytes(data_to_bytes(given), _LABEL)]
     for rank, (message, *_) in enumerate(answers):
         if message is not None:
             raise FloatingPointError(f"{message} (worker {rank})")
@@ -168,7 +168,7 @@ def gather_worker_files(
     content = b""
     if not is_empty_diff(changes):
         content = to_bytes({"changes": encode(changes, arrays)}, arrays)
-    contents = enumerate(workers.gather(content, _LABEL))
+    contents = enumerate(workers.all_gather_bytes(content, _LABEL))
     return {worker_file_name(rank): content for rank, content in contents if content}
 
 

@@ -190,7 +190,7 @@ class ArrayLoaderData(TrainingData):
     def description(self) -> dict[str, Any]:
         """Return the loader's arguments that a resumed run must share."""
         loader = self._loader
-        # Not there before version 0.3, so only where it says something.
+        # Only if True: a checkpoint of version 0.8 has no False.
         is_new = {"reshuffle": True} if loader.reshuffle else {}
         return {
             **is_new,
@@ -309,7 +309,7 @@ class WorkerLoaderData(DataLoaderData):
 
     def iterate_once(self) -> Iterator[Any]:
         """Return this worker's parts of the batches, after all workers have compared the order."""
-        return self._pass(compares=self._sampler.workers.are_several)
+        return self._pass(compares=self._sampler.workers.is_distributed)
 
     def probe_batch(self) -> Any:
         """Return this worker's part of the first batch; None if it has none."""
@@ -329,7 +329,7 @@ class WorkerLoaderData(DataLoaderData):
         next_batch = next(batches, None)  # by then the order is drawn
         if compares:
             identity = {"batches": self.num_batches, "order": self._sampler.order_bits}
-            descriptions = workers.gather_plain(identity, label)
+            descriptions = workers.all_gather_object(identity, label)
             check_same_data(descriptions, f"this pass over {self.name}")
         for index in range(self.num_batches):
             if self._sampler.has_samples(index):

@@ -256,3 +256,15 @@ def _describe_kinds(saved: Mapping[str, object], current: Mapping[str, object]) 
         if row[0] in saved or row[0] in current
     )
     return [is_one if key in description else is_none for description in (saved, current)]
+
+
+def at_least_one(batches: Iterable[object], name: str) -> Iterator[Any]:
+    """Yield the batches; raise ValueError if there is none."""
+    batch = None
+    for batch in batches:
+        yield batch
+    if batch is None:
+        raise ValueError(
+            f"{name} gave no batch: it is empty, or it can be iterated only once; give a "
+            "DataLoader or a list of batches"
+        )

@@ -50,12 +50,12 @@ def shard(data: TrainingData, workers: Workers, batch_axis: int = 0) -> Training
     ValueError
         If the workers' data differ.
     """
-    if not workers.are_several or data.is_shared:
+    if not workers.is_distributed or data.is_shared:
         return data
     label = f"{data.name} are shared out"
-    check_same_data(workers.gather_plain(data.identity(), label), data.name)
+    check_same_data(workers.all_gather_object(data.identity(), label), data.name)
     if isinstance(data, ArrayLoaderData) and data.loader.has_drawn_seed:
-        data.loader.use_seed(workers.of_first(data.loader.seed, label))
+        data.loader.use_seed(workers.broadcast_object(data.loader.seed, label))
     if isinstance(data, WorkerLoaderData):
         data.check_workers(workers)
         return data
@@ -228,7 +228,9 @@ class ShardedData(TrainingData):
             "batches": self.num_batches,
             FINGERPRINT: None if first is None else fingerprint(first),
         }
-        descriptions = self._workers.gather_plain(description, f"a pass over {self.name} begins")
+        descriptions = self._workers.all_gather_object(
+            description, f"a pass over {self.name} begins"
+        )
         check_same_data(descriptions, f"this pass over {self.name}")
         if first is not None:
             yield first

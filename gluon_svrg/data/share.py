@@ -55,7 +55,7 @@ def share(data: Iterable[Any], batch_axis: int = 0) -> Iterable[Any]:
     if isinstance(data, SharedBatches):
         return data
     check_data(data, "data")
-    if not workers.are_several:
+    if not workers.is_distributed:
         return data
     whole = training_data(data, "data")
     return SharedBatches(whole, shard(whole, workers, batch_axis), workers, batch_axis)

@@ -123,7 +123,7 @@ class Loop:
         trainers = [trainer() for trainer in self._trainers]
         alive = [number for number, trainer in enumerate(trainers) if trainer is not None]
         # Python may have freed one here, and not yet on another worker.
-        alive_on_workers = workers.gather_plain(alive, "a pass over shared batches begins")
+        alive_on_workers = workers.all_gather_object(alive, "a pass over shared batches begins")
         for number in sorted(set(alive).intersection(*alive_on_workers)):
             trainer = trainers[number]
             assert trainer is not None

@@ -21,7 +21,7 @@ from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.shared_batches import SharedBatches
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet import gluon
 
 __all__ = [
@@ -75,7 +75,7 @@ def batches_of(
         If `obj` cannot be iterated, or is empty.
     """
     check_data(obj, name)
-    return shard(_wrap(obj, name), workers or Single(), batch_axis).iterate_once()
+    return shard(_wrap(obj, name), workers or SingleProcess(), batch_axis).iterate_once()
 
 
 def first_batches(data: Iterable[object], number: int) -> list[Any]:

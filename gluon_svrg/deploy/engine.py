@@ -74,8 +74,7 @@ def _obstacle(model: Model, ctx: mx.Context, backend: str | None, finite: bool) 
     if model.onnx is None:
         if model.card["precision"] == "int8":
             return "a model of int8 has no ONNX file"
-        about = model.card.get("onnx", {"reason": "version 0.7 or earlier wrote it"})
-        why = about.get("reason", "it was read without it")
+        why = model.card.get("onnx", {}).get("reason", "it was read without it")
         return f"the model has no ONNX file: {why}"
     if not finite:
         return "with check_finite=False NaN may come, which MXNet and onnxruntime treat differently"

@@ -42,7 +42,7 @@ from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
 
 FORMAT = 2
-"""Of a model with one output for two classes, which version 0.7 did not know; others have 1."""
+"""Of a model with one output for two classes; others have 1."""
 CARD = "model.json"
 SYMBOL = "model-symbol.json"
 PARAMS = "model-0000.params"
@@ -317,7 +317,7 @@ def check_form(card: Card) -> None:
             "class_names": card["class_names"] is None or _are_texts(card["class_names"]),
             "from_logits": isinstance(card["from_logits"], bool),
             "metrics": isinstance(card["metrics"], dict),
-            "onnx": isinstance(card.get("onnx", {}), dict)  # up to 0.7 there was none
+            "onnx": isinstance(card.get("onnx", {}), dict)
             and isinstance(card.get("onnx", {}).get("max_abs_difference", 0), int | float),
             "files": all(
                 type(card["files"][name]["bytes"]) is int

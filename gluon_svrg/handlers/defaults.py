@@ -10,6 +10,7 @@ from gluon_svrg.batch.backward import needs_epoch_begin
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
 from gluon_svrg.checkpoint.handler import CheckpointHandler
 from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler
+from gluon_svrg.evaluation.handler import ValidationHandler
 from gluon_svrg.events import (
     EventHandler,
     EventHandlers,
@@ -22,9 +23,7 @@ from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signal import SignalHandler
-from gluon_svrg.handlers.validation import ValidationHandler
-from gluon_svrg.metrics.handler import MetricHandler
-from gluon_svrg.metrics.setup import LOSS
+from gluon_svrg.metrics.handler import MetricHandler, missing_loss
 from gluon_svrg.reporting.history_handler import HistoryHandler
 from gluon_svrg.reporting.progress import ProgressHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -51,14 +50,12 @@ def fit_handlers(
         Whether to check the first batch.
     """
     given = handlers_in(event_handlers)
-    defaults: list[EventHandler] = [
-        mx_estimator.StoppingHandler(estimator.max_epoch, estimator.max_batch)
-    ]
+    defaults: list[EventHandler] = []
     if not _has(given, mx_estimator.GradientUpdateHandler):
         defaults.append(GradientUpdateHandler())
     if not _has(given, mx_estimator.MetricHandler):
         defaults.append(MetricHandler(estimator.train_metrics))
-    defaults += _loss_handlers(given, estimator.train_metrics)
+    defaults += missing_loss(given, estimator.train_metrics)
     if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
         defaults.append(ValidationHandler(val_data))
     if not _has(given, HistoryHandler):
@@ -67,8 +64,8 @@ def fit_handlers(
         defaults.append(ProgressHandler())
     if needs_epoch_begin(estimator.batch_processor):
         defaults.append(BatchProcessorStateHandler())
-    are_several = estimator.workers.are_several or len(estimator.context) > 1
-    if are_several and not _has(given, RunningStatisticsHandler):
+    has_copies = estimator.workers.is_distributed or len(estimator.context) > 1
+    if has_copies and not _has(given, RunningStatisticsHandler):
         defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())
@@ -76,29 +73,6 @@ def fit_handlers(
         if not _has([*given, *defaults], kind):
             defaults.append(kind())
     return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
-
-
-def evaluation_handlers(estimator: Run, event_handlers: EventHandlers) -> HandlerList:
-    """Return all handlers of a call of `evaluate`; raises as :class:`HandlerList` does."""
-    handlers = handlers_in(event_handlers)
-    if not _has(handlers, mx_estimator.MetricHandler):
-        handlers = [*handlers, MetricHandler(estimator.val_metrics)]
-    handlers = [*handlers, *_loss_handlers(handlers, estimator.val_metrics)]
-    return _make_handler_list(handlers, estimator.val_metrics)
-
-
-def _loss_handlers(
-    given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
-) -> list[EventHandler]:
-    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
-    updated = [
-        id(metric)
-        for handler in given
-        if isinstance(handler, mx_estimator.MetricHandler)
-        for metric in handler.metrics
-    ]
-    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
-    return [MetricHandler(missing)] if updated and missing else []
 
 
 def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:

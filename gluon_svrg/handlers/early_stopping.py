@@ -15,6 +15,7 @@ from gluon_svrg.events import (
     EvaluationEnd,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -23,11 +24,11 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.optimizer.states import refresh_kvstore
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.stops import StopReason
 
 
 class EarlyStoppingHandler(
-    TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful, HasExclusiveTasks
+    TrainBegin, EvaluationEnd, EpochEnd, TrainEnd, Stateful, HasExclusiveTasks, RequiresRun
 ):
     """Ends the run when the monitored figure stops improving, and can restore the best weights.
 
@@ -141,7 +142,6 @@ class EarlyStoppingHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the figure, and forget earlier runs."""
-        require_estimator(self, estimator)
         self.monitor.check(estimator)
         self.best = self.best_epoch = self._weights = self._evaluated = None
         self._to_beat = self.baseline

@@ -17,6 +17,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -24,14 +25,15 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.optimizer.states import refresh_kvstore
-from gluon_svrg.run import require_estimator
 from gluon_svrg.workers import Workers
 from gluon_svrg.workers.batch_norm import average_copies, is_float
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
 
-class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks):
+class EMAHandler(
+    TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks, RequiresRun
+):
     r"""Keeps an exponential moving average of the weights, to evaluate and to export.
 
     .. math:: \bar w \leftarrow d\,\bar w + (1 - d)\,w
@@ -119,7 +121,6 @@ class EMAHandler(TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasE
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        require_estimator(self, estimator)
         self._params = dict(estimator.net.collect_params().items())
         self._averages, self._count = {}, 0
         self._waits = has_static_shape(estimator.net)

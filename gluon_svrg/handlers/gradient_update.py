@@ -26,19 +26,19 @@ from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.events import (
     BatchEnd,
-    EpochEnd,
     ExceptionRaised,
     Order,
     Run,
     State,
     Stateful,
+    TakesDueSteps,
     TrainBegin,
     TrainEnd,
 )
 from gluon_svrg.optimizer.states import structural_names
-from gluon_svrg.svrg.trainer import SVRGTrainer, require_workers
-from gluon_svrg.workers import Single, Workers
-from gluon_svrg.workers.gradients import agree_on_stale
+from gluon_svrg.svrg.trainer import SVRGTrainer
+from gluon_svrg.workers import SingleProcess, Workers
+from gluon_svrg.workers.gradients import sync_stale_gradients
 from mxnet import gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -55,7 +55,7 @@ class GradientUpdateHandler(
     mx_estimator.GradientUpdateHandler,
     TrainBegin,
     BatchEnd,
-    EpochEnd,
+    TakesDueSteps,
     TrainEnd,
     ExceptionRaised,
     Stateful,
@@ -151,7 +151,7 @@ class GradientUpdateHandler(
         self.clip_value = clip_value
         self._batches = 0
         self._samples = 0  # of this worker
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._is_single_process = True
         # The parameters whose gradients add up, and the grad_req that they had.
         self._accumulated: dict[gluon.Parameter, str] = {}
@@ -168,8 +168,8 @@ class GradientUpdateHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set ``grad_req`` to 'add', if a step has several batches."""
         self._batches = self._samples = 0
-        self._workers = require_workers(estimator)
-        self._is_single_process = not self._workers.are_several
+        self._workers = estimator.workers
+        self._is_single_process = not self._workers.is_distributed
         self._norm = None
         trained = trained_parameters(estimator.trainer)
         self._accumulated = {param: "add" for param in trained if param.grad_req == "add"}
@@ -187,7 +187,7 @@ class GradientUpdateHandler(
         if self._batches == self.accumulate:
             self._step(estimator.trainer)
 
-    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+    def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take a step with the remaining batches."""
         if self._batches:
             self._step(estimator.trainer)
@@ -307,7 +307,9 @@ class GradientUpdateHandler(
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
         samples = (
-            self._samples if self._is_single_process else self._workers.total(self._samples, "step")
+            self._samples
+            if self._is_single_process
+            else self._workers.all_sum(self._samples, "step")
         )
         self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)
@@ -342,7 +344,7 @@ class GradientUpdateHandler(
             if is_clipped and self._is_single_process:  # else the step does so
                 trainer.zero_stale_gradients()
             return
-        unused = agree_on_stale(trained_parameters(trainer), Single())
+        unused = sync_stale_gradients(trained_parameters(trainer), SingleProcess())
         if unused and is_on_kvstore:  # gluon.Trainer would take a step with a gradient of zero
             if not self.ignore_stale_grad:
                 raise ValueError(_UNUSED.format(unused[0].name))

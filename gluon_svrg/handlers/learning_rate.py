@@ -18,6 +18,7 @@ from gluon_svrg.events import (
     EpochBegin,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -26,7 +27,6 @@ from gluon_svrg.events import (
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.schedule import check_no_lr_scheduler
 from gluon_svrg.optimizer.nag import NAG
-from gluon_svrg.run import require_estimator
 from gluon_svrg.settings import OPTIMIZER
 from gluon_svrg.svrg.convexity import LinearModel, UnsupportedProblemError
 from gluon_svrg.svrg.curvature import CurvatureMeter, StepScaling
@@ -38,7 +38,9 @@ _CHANGE = 0.1
 _MARGIN = 0.05
 
 
-class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses, HasExclusiveTasks):
+class AutoLearningRateHandler(
+    TrainBegin, EpochBegin, Stateful, AddsPasses, HasExclusiveTasks, RequiresRun
+):
     """Sets the learning rate of a convex problem from its measured curvature: nothing to search.
 
     At the beginning of the run's first epoch, where SVRG takes its first snapshot, it measures the
@@ -113,7 +115,6 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses, HasE
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that nothing else sets the learning rate, and forget earlier runs."""
-        require_estimator(self, estimator)
         check_no_lr_scheduler(self, estimator.trainer)
         self._forget()
 
@@ -173,7 +174,7 @@ class AutoLearningRateHandler(TrainBegin, EpochBegin, Stateful, AddsPasses, HasE
             measured = _measure_smoothness(estimator, linear, batches, meter, known)
             # The same on all workers, but for the last bits if their processors differ.
             self.smoothness = Smoothness(
-                *estimator.workers.of_first(list(measured), "measured curvature")
+                *estimator.workers.broadcast_object(list(measured), "measured curvature")
             )
             self.gradient_evaluations += meter.gradient_evaluations
         finally:
@@ -279,7 +280,7 @@ class _Batches(NamedTuple):
 
 def _undivided_data(run: Run) -> TrainingData:
     """Return the undivided training data, of which each worker has a part."""
-    if not run.workers.are_several:
+    if not run.workers.is_distributed:
         return run.data
     data = training_data(run.train_data)
     if not data.is_indexed:

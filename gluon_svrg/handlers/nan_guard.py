@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from gluon_svrg._mxnet import parameters_of, scales_losses, trained_parameters
-from gluon_svrg.arguments import check_integer, check_number, renamed
+from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.events import (
@@ -17,13 +17,14 @@ from gluon_svrg.events import (
     HandlesNonFinite,
     NotFiniteError,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.stops import StopReason
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -42,6 +43,7 @@ class NaNGuardHandler(
     ExceptionRaised,
     HandlesNonFinite,
     Stateful,
+    RequiresRun,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
 
@@ -79,7 +81,6 @@ class NaNGuardHandler(
 
     state_key = "nan_guard"
 
-    @renamed(most_roll_backs="max_roll_backs")
     def __init__(
         self,
         action: str = "raise",
@@ -111,14 +112,8 @@ class NaNGuardHandler(
         self._gradients: list[list[NDArray]] = []
         self._names: list[str] = []
 
-    @property
-    def most_roll_backs(self) -> int:
-        """The old name of `max_roll_backs`."""
-        return self.max_roll_backs
-
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
-        require_estimator(self, estimator)
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)
@@ -190,13 +185,15 @@ class NaNGuardHandler(
         self._begin += len(self._losses)
         self._losses, self._detector = [], NonFiniteDetector()
         workers, epoch = estimator.workers, estimator.position.epoch
-        gathered = workers.gather_plain([batch, what], f"check for NaN before batch {self._begin}")
+        gathered = workers.all_gather_object(
+            [batch, what], f"check for NaN before batch {self._begin}"
+        )
         findings = [
             (bad_batch, rank, what) for rank, (bad_batch, what) in enumerate(gathered) if what
         ]
         if findings:
             batch, rank, what = min(findings)
-            where = f" on worker {rank}" if workers.are_several else ""
+            where = f" on worker {rank}" if workers.is_distributed else ""
             self._act(
                 estimator,
                 f"{what} is NaN or infinite in batch {batch} of epoch {epoch} (both count from 0)"

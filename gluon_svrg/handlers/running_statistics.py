@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg.events import EpochEnd, Order, Run
+from gluon_svrg.events import Order, Run, TakesDueSteps
 from gluon_svrg.handlers.ema import EMAHandler
 from gluon_svrg.workers.batch_norm import average_copies, find_running_statistics
 
 
-class RunningStatisticsHandler(EpochEnd):
-    """Replaces running statistics, at the end of each epoch, by their mean over all copies.
+class RunningStatisticsHandler(TakesDueSteps):
+    """Replaces running statistics, before an epoch's evaluation, by their mean over all copies.
 
     Each worker and each context normalises its own rows of a batch, so its running statistics
     describe only these; the mean replaces them on all of them. If all copies are equal nothing
@@ -26,7 +26,7 @@ class RunningStatisticsHandler(EpochEnd):
     def __init__(self, priority: float = Order.RUNNING_STATISTICS) -> None:
         self.priority = float(priority)
 
-    def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+    def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Average the running statistics."""
         average_copies(find_running_statistics(estimator.net), estimator.workers)
         for handler in estimator.handlers:

@@ -24,10 +24,9 @@ from gluon_svrg.batch.parts import (
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, Run, TrainBegin
+from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, RequiresRun, Run, TrainBegin
 from gluon_svrg.metrics.update import update_metric, update_with_losses
 from gluon_svrg.reporting.logger import get_logger
-from gluon_svrg.run import require_estimator
 from mxnet import autograd, gluon
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
@@ -53,7 +52,7 @@ _ERRORS = (
 )
 
 
-class SanityCheckHandler(TrainBegin, BatchBegin):
+class SanityCheckHandler(TrainBegin, BatchBegin, RequiresRun):
     """Checks the first batch of the training and of the validation before anything is trained.
 
     The Estimator adds it, unless ``fit(..., sanity_check=False)``. It runs the network, the loss
@@ -103,7 +102,6 @@ class SanityCheckHandler(TrainBegin, BatchBegin):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Look at the first batches, if reading them early does not change their order."""
-        require_estimator(self, estimator)
         self._is_done = estimator.resumed_from is not None or not _is_known(estimator)
         if self._is_done:
             return

@@ -18,13 +18,13 @@ from gluon_svrg.events import (
     EventHandler,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
     TrainBegin,
 )
 from gluon_svrg.metrics.monitor import Monitor
-from gluon_svrg.run import require_estimator
 from gluon_svrg.schedules import Schedule, check_schedule
 
 # Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each
@@ -44,7 +44,7 @@ class _Leftover:
 _leftover_values: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Leftover]] = WeakKeyDictionary()
 
 
-class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks):
+class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, RequiresRun):
     """Sets a hyper-parameter of the optimizer to a function of training progress.
 
     The value is a function of ``estimator.progress`` alone (the fraction of ``epochs`` or
@@ -106,7 +106,6 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
-        require_estimator(self, estimator)
         if self.hyperparameter == "learning_rate":
             check_no_lr_scheduler(self, estimator.trainer)
         value = _value_of(self.hyperparameter, estimator.trainer)
@@ -171,7 +170,7 @@ def warn_of_leftover_value(estimator: Run, handlers: Iterable[EventHandler]) -> 
         )
 
 
-class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
+class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks, RequiresRun):
     """Multiplies a hyper-parameter by `factor` when the monitored figure stops improving.
 
     It is reduced after `patience` epochs in a row without improvement, as in Keras'
@@ -263,7 +262,6 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check figure and hyper-parameter, and forget earlier runs."""
-        require_estimator(self, estimator)
         self.monitor.check(estimator)
         if self.hyperparameter == "learning_rate":
             check_no_lr_scheduler(self, estimator.trainer)

@@ -10,9 +10,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
-from gluon_svrg.events import ExceptionRaised, HasExclusiveTasks, Run, TrainBegin, TrainEnd
+from gluon_svrg.events import (
+    ExceptionRaised,
+    HasExclusiveTasks,
+    RequiresRun,
+    Run,
+    TrainBegin,
+    TrainEnd,
+)
 from gluon_svrg.launch.signals import name_of
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.stops import StopReason
 
 # The kernel does not let a process handle the first two. After a handler for one of the others,
 # the instruction that has failed would fail again, for ever.
@@ -27,7 +34,7 @@ _DEFAULT = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any] | int | None
 
 
-class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
+class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, RequiresRun):
     """Lets Ctrl-C, SIGTERM and SIGUSR1 end the run after the current batch.
 
     That is a batch of the training, of SVRG's full pass or of a ValidationHandler's evaluation; a
@@ -63,7 +70,6 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Install this handler for its signals."""
-        require_estimator(self, estimator)
         if threading.current_thread() is not threading.main_thread():
             return
 
@@ -86,7 +92,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
             signals = [signal.SIGINT, signal.SIGTERM]
             # In several workers MPICH has a handler of it, for jobs that go on after a failure.
             if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and (
-                estimator.workers.are_several or not _is_caught(signal.SIGUSR1)
+                estimator.workers.is_distributed or not _is_caught(signal.SIGUSR1)
             ):
                 signals.append(signal.SIGUSR1)
         for number in signals:

@@ -173,15 +173,15 @@ class _End:
         if os.getpid() != self._process:
             self._hook(kind, error, trace)
             return
-        is_of_another = getattr(error, "is_of_another", isinstance(error, self._mpi.Exception))
-        if is_of_another:
+        is_from_peer = getattr(error, "is_from_peer", isinstance(error, self._mpi.Exception))
+        if is_from_peer:
             time.sleep(_HOLD)
         self._hook(kind, error, trace)
-        code = PEER_FAILED if is_of_another else 1
+        code = PEER_FAILED if is_from_peer else 1
         if isinstance(error, KeyboardInterrupt):
             code = 128 + signal.SIGINT
         reason = "".join(traceback.format_exception_only(kind, error)).strip()
-        self._abort(code, reason, is_of_another=is_of_another)
+        self._abort(code, reason, is_from_peer=is_from_peer)
 
     def _exits(self, code: object = None) -> NoReturn:
         if threading.current_thread() is not threading.main_thread():  # ends the thread alone
@@ -224,9 +224,9 @@ class _End:
         while not request.Test():
             time.sleep(_INTERVAL)
 
-    def _abort(self, code: int, reason: str, *, is_of_another: bool = False) -> NoReturn:
+    def _abort(self, code: int, reason: str, *, is_from_peer: bool = False) -> NoReturn:
         faulthandler.dump_traceback_later(_LAST_WORDS, exit=True)
-        say("heard" if is_of_another else "why", f"{code} {reason}")
+        say("heard" if is_from_peer else "why", f"{code} {reason}")
         with suppress(Exception):
             self.abort(reason)
         logging.shutdown()

@@ -60,7 +60,7 @@ def read_hosts(path: Path) -> dict[str, int]:
     return hosts
 
 
-def workers_on(hosts: Mapping[str, int], all_hosts: Mapping[str, int], workers: int) -> int:
+def worker_count(hosts: Mapping[str, int], all_hosts: Mapping[str, int], workers: int) -> int:
     """Return how many of the workers of all hosts some of them take, in proportion."""
     return workers * sum(hosts.values()) // sum(all_hosts.values())
 

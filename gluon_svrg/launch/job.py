@@ -15,7 +15,7 @@ from pathlib import Path
 from gluon_svrg import _compat
 from gluon_svrg.launch.attempt import Attempt, Outcome, adopt
 from gluon_svrg.launch.environment import ATTEMPT, PROGRESS_TIMEOUT, SUPERVISED
-from gluon_svrg.launch.hosts import is_here, wait_for, workers_on
+from gluon_svrg.launch.hosts import is_here, wait_for, worker_count
 from gluon_svrg.launch.output import PATTERN, say
 from gluon_svrg.launch.signals import Signals
 
@@ -140,7 +140,7 @@ class Job:
             del hosts[host]
         if not reasons:
             return hosts
-        workers = workers_on(hosts, options.hosts, options.workers)
+        workers = worker_count(hosts, options.hosts, options.workers)
         least = options.min_workers
         if is_first or least is None or workers < max(1, least):
             say(
@@ -171,7 +171,7 @@ class Job:
             environment[PROGRESS_TIMEOUT] = f"{options.progress_timeout:g}"
             workers = options.workers
             if hosts:
-                workers = workers_on(hosts, options.hosts, workers)
+                workers = worker_count(hosts, options.hosts, workers)
             command = self._command(hosts, workers, environment)
         return Attempt(
             command, environment, signals, number, options.log_dir, workers=workers

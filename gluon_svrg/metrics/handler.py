@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, reason_of
-from gluon_svrg.arguments import renamed
 from gluon_svrg.arrays.encoding import data_from_bytes, data_to_bytes
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import with_axis
@@ -16,20 +15,21 @@ from gluon_svrg.events import (
     BatchEnd,
     EpochBegin,
     EpochEnd,
+    EventHandler,
     ExceptionRaised,
     Order,
     Run,
     State,
     Stateful,
 )
+from gluon_svrg.metrics.setup import LOSS
 from gluon_svrg.metrics.sync import (
     Outputs,
     contribution,
     update_with_contributions,
 )
 from gluon_svrg.metrics.update import update_metric, update_with_losses
-from gluon_svrg.run import RunWithPosition
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.ndarray import NDArray
 
@@ -74,7 +74,6 @@ class MetricHandler(
 
     state_key = "metrics"
 
-    @renamed(most_batches="max_batches", most_bytes="max_bytes")
     def __init__(
         self,
         metrics: mx.metric.EvalMetric | list[mx.metric.EvalMetric],
@@ -88,7 +87,7 @@ class MetricHandler(
         self._waiting: list[Outputs] = []
         self._nbytes = 0
         self._has_worked = False
-        self._workers: Workers = Single()
+        self._workers: Workers = SingleProcess()
         self._batch_axis = 0
         self._count = 0  # of batches since the metrics were reset
         self._period: int | None = None
@@ -130,7 +129,7 @@ class MetricHandler(
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Update the metrics, and stop watching for reads of them."""
         try:
-            if not self._workers.are_several:  # the others do something else now
+            if not self._workers.is_distributed:  # the others do something else now
                 self.flush()
         finally:
             self._stop_listening()
@@ -151,7 +150,7 @@ class MetricHandler(
 
     def flush(self) -> None:
         """Update the metrics with the outputs that were kept; on all workers together."""
-        if self._workers.are_several:
+        if self._workers.is_distributed:
             self._flush_together()
             return
         waiting, self._waiting, self._nbytes = self._waiting, [], 0
@@ -163,13 +162,13 @@ class MetricHandler(
 
     def flush_for_reader(self) -> None:
         """Update the metrics because one is read, unless that needs the other workers."""
-        if not self._workers.are_several:
+        if not self._workers.is_distributed:
             self.flush()
 
     def _flush_together(self) -> None:
         given = contribution(self.metrics, self._waiting, _update_merged)
         label = f"metrics after {self._count} batches"
-        contents = self._workers.gather(data_to_bytes(given), label)
+        contents = self._workers.all_gather_bytes(data_to_bytes(given), label)
         self._update_together([data_from_bytes(content) for content in contents])
 
     def _update_together(self, contributions: list[State]) -> State:
@@ -184,9 +183,9 @@ class MetricHandler(
         return {}
 
     def _are_several(self, estimator: Run) -> bool:
-        if isinstance(estimator, RunWithPosition):
+        if isinstance(estimator, Run):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
-        return self._workers.are_several
+        return self._workers.is_distributed
 
     def _listen(self) -> None:
         self._waiting.clear()
@@ -343,3 +342,17 @@ def _as_legacy(value: object) -> object:
 
 def _nbytes(array: NDArray) -> int:
     return array.size * np.dtype(array.dtype).itemsize
+
+
+def missing_loss(
+    given: list[EventHandler], metrics: list[mx.metric.EvalMetric]
+) -> list[EventHandler]:
+    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
+    updated = [
+        id(metric)
+        for handler in given
+        if isinstance(handler, mx_estimator.MetricHandler)
+        for metric in handler.metrics
+    ]
+    missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
+    return [MetricHandler(missing)] if updated and missing else []

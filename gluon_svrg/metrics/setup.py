@@ -50,6 +50,14 @@ def make_metrics(
     return _with_loss(training), _with_loss(evaluation) if evaluation else []
 
 
+def copies_for(metrics: list[EvalMetric], split: str | None) -> list[EvalMetric]:
+    """Return copies of metrics, with `split` in the place of the first word of their names."""
+    copies = [_copy_of(metric) for metric in metrics]
+    for copied in copies if split is not None else ():
+        copied.name = f"{split} {copied.name.partition(' ')[2]}"
+    return copies
+
+
 def renamed_metrics(run: Run) -> dict[str, str]:
     """Return the present names of the loss's metrics, by their names up to version 0.2.
 

@@ -21,8 +21,7 @@ _SHOWN = 5  # names in a warning
 class ExemptByName(Optimizer):
     """An optimizer that treats some parameters apart: those whose names `exempt` fits."""
 
-    # What is looked at in the first step; not there in one that an earlier version pickled.
-    _unchecked_exempt: Exempt = None
+    _unchecked_exempt: Exempt  # looked at in the first step, and None from then on
     _is_exempt: Callable[[str], object]
 
     def is_exempt(self, name: str) -> bool:

@@ -29,8 +29,7 @@ from gluon_svrg.arrays.encoding import (
     plain_attributes,
     to_bytes,
 )
-from gluon_svrg.checkpoint import version_0_1
-from gluon_svrg.checkpoint.state_keys import class_key
+from gluon_svrg.class_names import class_key
 from gluon_svrg.files import DAMAGED, DamagedError, write_whole
 from gluon_svrg.optimizer.nested_schedules import has_only_functions, nested_schedules
 from gluon_svrg.optimizer.optimizer import merged_update_count
@@ -41,8 +40,6 @@ FORMAT = "gluon_svrg.states/2"
 _A_FORMAT = re.compile(r"gluon_svrg\.states/[1-9]\d*")
 
 _logger = logging.getLogger(__name__)
-
-_MXNETS_NAG = "mxnet.optimizer.optimizer.NAG"
 
 # What ties an optimizer to this process, or is written apart.
 _NOT_SAVED = frozenset(
@@ -57,9 +54,6 @@ _NOT_SAVED = frozenset(
         *_mxnet.UPDATE_COUNTS,
     }
 )
-
-
-_COUNTS_OF_A_SCHEDULE = ("base_lr", "count", "cur_step_ind")
 
 
 class TrainerStates:
@@ -131,7 +125,7 @@ class TrainerStates:
         Raises
         ------
         ValueError
-            If it is not such a file, damaged, or of a later version.
+            If it is not such a file, damaged, or of another version.
         """
         content = Path(path).read_bytes()
         try:
@@ -145,24 +139,22 @@ class TrainerStates:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> TrainerStates:
-        """Return what :meth:`to_bytes` wrote, in this version or an earlier one.
+        """Return what :meth:`to_bytes` wrote.
 
         Raises
         ------
         DamagedError
             If `content` is not that.
         ValueError
-            If it is of a later version.
+            If it is of another version.
         """
         meta, arrays = from_bytes(content)
         saved = meta.get("format")
-        if saved == version_0_1.STATES_FORMAT:
-            meta = version_0_1.states_meta(meta)
-        elif saved != FORMAT:
+        if saved != FORMAT:
             if isinstance(saved, str) and _A_FORMAT.fullmatch(saved):
                 raise ValueError(
-                    f"the states have the format {saved!r}, of a later version, and this version "
-                    f"reads up to {FORMAT!r}: install that version"
+                    f"the states have the format {saved!r}, and this version of gluon_svrg reads "
+                    f"{FORMAT!r} only: install the version that wrote them"
                 )
             raise DamagedError(f"its format is {saved!r}")
         return cls(meta, arrays)
@@ -181,23 +173,6 @@ class TrainerStates:
             "update_counts": renumbered(self._meta["update_counts"]),
         }
         return TrainerStates(meta, self._arrays)
-
-    def for_optimizer(self, optimizer: mx.optimizer.Optimizer) -> TrainerStates:
-        """Return the states in the form of `optimizer`, if it has another form for the same states.
-
-        Up to version 0.7 the name ``'nag'`` was MXNet's class. It has the momentum first and then
-        the float32 copy of a float16 weight, and updates one parameter per call.
-        """
-        if (self._meta["optimizer"], class_key(optimizer)) != (_MXNETS_NAG, "gluon_svrg.NAG"):
-            return self
-        attributes = {**self._meta["attributes"]}
-        attributes.pop("aggregate_num", None)
-        states = [
-            [index, {"tuple": state["tuple"][::-1]} if "tuple" in (state or {}) else state]
-            for index, state in self._meta["states"]["dict"]
-        ]
-        current = {"optimizer": class_key(optimizer), "attributes": attributes}
-        return TrainerStates({**self._meta, **current, "states": {"dict": states}}, self._arrays)
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
@@ -247,27 +222,6 @@ class TrainerStates:
                     return False
         return True
 
-    def overruled(
-        self, optimizer: dict[str, Any], schedule: dict[str, Any]
-    ) -> dict[str, tuple[Any, Any]]:
-        """Return the saved settings of optimizer and lr_scheduler that differ from the given ones.
-
-        Settings that a schedule changes are left out.
-        """
-        of_schedule = dict(self._meta["schedule"])
-        for name in _COUNTS_OF_A_SCHEDULE:
-            of_schedule.pop(name, None)
-        of_optimizer = dict(self._meta["attributes"])
-        if self._meta["lr_scheduler"]:
-            of_optimizer.pop("lr", None)
-        return {
-            name: (saved[name], value)
-            for saved, given in ((of_optimizer, optimizer), (of_schedule, schedule))
-            for name, value in given.items()
-            if name in saved and saved[name] != value
-            if saved[name] is None or isinstance(saved[name], bool | int | float | str)
-        }
-
     def apply(
         self,
         optimizer: mx.optimizer.Optimizer,
@@ -286,7 +240,7 @@ class TrainerStates:
         """
         attributes = self._attributes(self._meta["attributes"], optimizer, contexts[0])
         schedules = [(optimizer.lr_scheduler, self._meta["schedule"])]
-        saved = self._meta.get("nested_schedules", {})  # none before version 0.9
+        saved = self._meta.get("nested_schedules", {})  # version 0.8 has none
         own = nested_schedules(optimizer.lr_scheduler)
         schedules += [(own[place], saved[place]) for place in own if place in saved]
         values = [self._attributes(value, owner, contexts[0]) for owner, value in schedules]
@@ -410,7 +364,6 @@ def load_states(
     optimizer = _mxnet.optimizer_of(trainer)
     params = _mxnet.parameters_of(trainer)
     try:
-        states = states.for_optimizer(optimizer)
         states.check(optimizer, params)
         if not states.have_the_form_of(optimizer, params):
             raise DamagedError("its states are not of the form that this optimizer gives them")

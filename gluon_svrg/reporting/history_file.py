@@ -19,6 +19,7 @@ from gluon_svrg.events import (
     EpochEnd,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     SafePoint,
     TrainBegin,
@@ -26,11 +27,10 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.reporting.history import History
-from gluon_svrg.run import require_estimator
-from gluon_svrg.workers.process import is_started_again
+from gluon_svrg.workers.process import is_restart
 
 
-class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusiveTasks):
+class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusiveTasks, RequiresRun):
     """Writes the history into a file: a row at the end of each epoch. Only worker 0 writes.
 
     The file holds ``estimator.history``: after a resume it has each earlier row once, and after a
@@ -110,7 +110,6 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
         IsADirectoryError, PermissionError
             If the file cannot be written.
         """
-        require_estimator(self, estimator)
         self._history, self._rows, self._columns = None, 0, []
         if not estimator.workers.is_first:
             return
@@ -119,7 +118,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
             raise IsADirectoryError(f"path {name!r} is a folder: give the name of a file in it")
         is_new = estimator.resumed_from is None and not self._is_of(estimator.history)
         # A job that the launcher starts again may have got as far as the file, and no further.
-        is_its_own = self.overwrite or is_started_again()
+        is_its_own = self.overwrite or is_restart()
         if is_new and self.path.exists() and not is_its_own:
             raise FileExistsError(
                 f"the file {name!r} exists already and this run is a new one: give another path, "

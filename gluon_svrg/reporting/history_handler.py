@@ -13,17 +13,18 @@ from gluon_svrg.events import (
     EpochEnd,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
     TrainBegin,
 )
 from gluon_svrg.reporting.history import to_python_number
-from gluon_svrg.run import require_estimator
 from gluon_svrg.workers import Workers
+from mxnet.gluon.contrib import estimator as mx_estimator
 
 
-class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks):
+class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks, RequiresRun):
     """Appends a row to ``estimator.history`` at the end of each epoch.
 
     The figures of a row, besides those that handlers have put into ``estimator.figures``:
@@ -56,6 +57,10 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
     each training metric, and in an epoch with an evaluation each validation metric
         By its name.
 
+    ``evaluated_at_batch``
+        If a ValidationHandler evaluates every few batches: after which batch of the epoch the last
+        evaluation was.
+
     Over several workers, all have the row of worker 0, with the figures that it has measured.
 
     A figure that is an array becomes a number if it has one element, else a list of numbers.
@@ -81,7 +86,6 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Start the clock, and forget an evaluation that came before the run."""
-        require_estimator(self, estimator)
         self._start(estimator)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -108,6 +112,9 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
         for metric in estimator.train_metrics:
             row.update(metric.get_name_value())
         row.update(estimator.last_evaluation)
+        state = estimator.state
+        if state.evaluated_at_batch is not None and _evaluates_after_batches(estimator):
+            row["evaluated_at_batch"] = state.evaluated_at_batch
         row.update(estimator.figures)
         estimator.figures = {}
         self._start(estimator)
@@ -131,7 +138,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
 
     def _add_up(self, estimator: Run) -> None:
         """Count the samples of all workers."""
-        self._add_samples(estimator.workers.gather_plain(self._own, "samples"))
+        self._add_samples(estimator.workers.all_gather_object(self._own, "samples"))
 
     def _add_samples(self, counts: list[int]) -> int:
         """Add the counts of all workers; return the samples of the epoch so far."""
@@ -143,8 +150,14 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
         self._begin = time.perf_counter()
         self._samples = self._own = 0
         estimator.last_evaluation = {}
+        estimator.state.evaluated_at_batch = None
         # Estimator.evaluate adds to it.
         estimator.evaluation_seconds = 0.0
+
+
+def _evaluates_after_batches(estimator: Run) -> bool:
+    handlers = estimator.handlers
+    return any(isinstance(h, mx_estimator.ValidationHandler) and h.batch_period for h in handlers)
 
 
 def _of_first(values: list[float]) -> float:
@@ -161,10 +174,10 @@ def _is_complete(estimator: Run) -> bool:
 
 def _row_of_first(row: dict[str, Any], workers: Workers) -> dict[str, Any]:
     """Return the first worker's row; what is no plain number or text in it stays each one's own."""
-    if not workers.are_several:
+    if not workers.is_distributed:
         return row
     plain = {name: value for name, value in row.items() if _is_plain(value)}
-    return {**row, **workers.of_first(plain, "row of the history")}
+    return {**row, **workers.broadcast_object(plain, "row of the history")}
 
 
 def _is_plain(value: object) -> bool:

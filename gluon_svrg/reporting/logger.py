@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeGuard
 
+from gluon_svrg._typing import LOGGER, Verbose
 from gluon_svrg.reporting.text_table import terminal_width, wrapped
-from gluon_svrg.run import LOGGER, Verbose
 from tqdm import tqdm
 from tqdm.contrib import DummyTqdmFile
 

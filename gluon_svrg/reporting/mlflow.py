@@ -20,6 +20,7 @@ from gluon_svrg.events import (
     EpochEnd,
     ExceptionRaised,
     Order,
+    RequiresRun,
     Run,
     SafePoint,
     State,
@@ -28,7 +29,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.reporting.history import MEASURED
-from gluon_svrg.run import StopReason, require_estimator
+from gluon_svrg.stops import StopReason
 
 # MLflow takes no other characters in names, and no longer values.
 _NOT_IN_NAMES = re.compile(r"[^-/\w. :]")
@@ -36,7 +37,9 @@ _LONGEST_VALUE = 500
 _MOST_AT_ONCE = 100  # parameters of one request
 
 
-class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, Stateful):
+class MLflowHandler(
+    TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, Stateful, RequiresRun
+):
     """Writes a run into MLflow: parameters, figures, manifests of checkpoints, the model.
 
     The first worker does. MLflow gets
@@ -114,7 +117,6 @@ class MLflowHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, ExceptionRaised, 
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin a run of MLflow, unless one is to be continued."""
-        require_estimator(self, estimator)
         self.run_id, self._client, self._rows, self._there = None, None, 0, {}
         self._history = None
         if estimator.workers.is_first:

@@ -16,6 +16,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     TrainBegin,
     TrainEnd,
@@ -24,7 +25,6 @@ from gluon_svrg.files import make_folder
 from gluon_svrg.reporting.history import History
 from gluon_svrg.reporting.operator_trace import OperatorTrace
 from gluon_svrg.reporting.timings import PhaseClock, table_of
-from gluon_svrg.run import require_estimator
 from gluon_svrg.svrg.handler import SVRGHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -44,7 +44,7 @@ _OF_HANDLERS: list[tuple[type[EventHandler], str]] = [
 ]
 
 
-class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
+class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, RequiresRun):
     """Measures where the time of an epoch goes: a table, and a trace of MXNet's operators.
 
     The phases: ``data`` (waiting for batches), ``forward and backward``, ``full pass`` and
@@ -149,7 +149,6 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks):
             If the run is one of MXNet's own Estimator, or has another ProfilerHandler.
         """
         self._reset()
-        require_estimator(self, estimator)
         if not estimator.workers.is_first:
             return
         if self.trace is not None:

@@ -16,6 +16,7 @@ from gluon_svrg.events import (
     ExceptionRaised,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -25,7 +26,6 @@ from gluon_svrg.events import (
 from gluon_svrg.reporting.curves import RATIO, RATIO_AT
 from gluon_svrg.reporting.logger import redirect_to_tqdm
 from gluon_svrg.reporting.verbosity import shows_bars
-from gluon_svrg.run import require_estimator
 from tqdm.auto import tqdm
 
 # Reading the metrics waits for the device.
@@ -54,6 +54,7 @@ class ProgressHandler(
     ExceptionRaised,
     Stateful,
     HasExclusiveTasks,
+    RequiresRun,
 ):
     """Shows how far the run is, and the figures of each epoch.
 
@@ -92,7 +93,6 @@ class ProgressHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Open the bar of the run."""
-        require_estimator(self, estimator)
         self._close_bars()
         self._has_bars = shows_bars(estimator.verbose, self._file)
         if estimator.resumed_from is None:  # at a resume the position is not known yet

@@ -16,7 +16,7 @@ from gluon_svrg.reporting.curves import SPLITS, broken_off
 from gluon_svrg.reporting.history import History
 from gluon_svrg.reporting.report import duration, report_of
 from gluon_svrg.reporting.text_table import cell, terminal_width
-from gluon_svrg.run import StopReason
+from gluon_svrg.stops import StopReason
 from gluon_svrg.workers import current
 
 

@@ -19,17 +19,17 @@ from gluon_svrg.events import (
     ExceptionRaised,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.run import require_estimator
 
 _SECONDS_BETWEEN_FLUSHES = 10.0
 
 
 class TensorBoardHandler(
-    TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised, HasExclusiveTasks
+    TrainBegin, BatchEnd, EpochEnd, TrainEnd, ExceptionRaised, HasExclusiveTasks, RequiresRun
 ):
     """Writes the figures of a run for TensorBoard, by tensorboardX. The first worker does.
 
@@ -100,7 +100,6 @@ class TensorBoardHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Begin new files."""
-        require_estimator(self, estimator)
         self._close(estimator)
         self._writes = estimator.workers.is_first
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from gluon_svrg.run import Verbose
+from gluon_svrg._typing import Verbose
 from tqdm.auto import tqdm
 
 

@@ -322,7 +322,7 @@ def linear_decay(start: float = 0.75, end: float = 0.0) -> Callable[[float], flo
     end = check_coefficient(end, "end")
 
     def schedule(progress: float) -> float:
-        # Not schedules.linear, which rounds otherwise: runs of version 0.1 continue to the bit.
+        # Not schedules.linear, which rounds otherwise: runs of version 0.8 continue to the bit.
         return start + (end - start) * min(1.0, max(0.0, progress))
 
     return schedule

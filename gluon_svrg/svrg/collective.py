@@ -11,7 +11,7 @@ from gluon_svrg.arguments import check_number
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.workers import Workers
-from gluon_svrg.workers.parameters import give_first_values, share_shapes, waiting_params
+from gluon_svrg.workers.parameters import broadcast_parameters, deferred_params, sync_shapes
 from mxnet.gluon import Block, Parameter
 from mxnet.ndarray import NDArray
 
@@ -32,14 +32,14 @@ def infer_shapes_together(
     workers : Workers
         The processes that share the batch.
     """
-    if not workers.are_several:
+    if not workers.is_distributed:
         infer_shapes(batch)
         return
-    waiting = waiting_params(net.collect_params().values(), workers)
+    waiting = deferred_params(net.collect_params().values(), workers)
     if waiting and not is_empty(batch):
         infer_shapes(batch)
-    share_shapes(waiting, workers)
-    give_first_values(waiting, workers)
+    sync_shapes(waiting, workers)
+    broadcast_parameters(waiting, workers)
 
 
 def mean_over_workers(full_gradient: FullGradient, workers: Workers) -> FullGradient:
@@ -60,16 +60,16 @@ def mean_over_workers(full_gradient: FullGradient, workers: Workers) -> FullGrad
     """
     if full_gradient.is_of_all_workers:
         return full_gradient
-    total = workers.total(full_gradient.samples, "full gradient")
+    total = workers.all_sum(full_gradient.samples, "full gradient")
     if not total:
         raise ValueError(
             "the full gradient needs at least one sample, got none: every batch of the training "
             "data is empty"
         )
     means = full_gradient.means
-    if workers.are_several:
+    if workers.is_distributed:
         sums = {name: m.astype("float64") * full_gradient.samples for name, m in means.items()}
-        workers.sum(list(sums.values()))
+        workers.all_reduce(list(sums.values()))
         means = {name: (sums.pop(name) / total).astype(m.dtype) for name, m in means.items()}
     return full_gradient._replace(means=means, samples=total, is_of_all_workers=True)
 
@@ -113,7 +113,7 @@ def mean_batch_gradient(
                 dense = _mxnet.as_legacy(grad).tostype("default")
                 total += dense.as_in_context(total.context).astype("float64")
         totals[param.name] = total
-    workers.sum(list(totals.values()))
+    workers.all_reduce(list(totals.values()))
     dtypes = {param.name: np.dtype(param.dtype) for param in params}
     return {
         name: (total / samples).astype("float32" if dtypes[name] == np.float16 else dtypes[name])
@@ -138,12 +138,12 @@ def raise_on_all(failure: FloatingPointError | None, workers: Workers) -> None:
 
     So all workers react alike: all halve the loss scale, or all go back to a checkpoint.
     """
-    if not workers.are_several:
+    if not workers.is_distributed:
         if failure is not None:
             raise failure
         return
     message = None if failure is None else str(failure)
-    messages = workers.gather_plain(message, "end of the full pass")
+    messages = workers.all_gather_object(message, "end of the full pass")
     for rank, message in enumerate(messages):
         if message is not None:
             raise FloatingPointError(f"worker {rank}: {message}")

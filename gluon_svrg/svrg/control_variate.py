@@ -13,7 +13,7 @@ from gluon_svrg.svrg.coefficient import DeviceGradients, OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.row_correction import RowCorrection
 from gluon_svrg.svrg.rule import correct
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -42,7 +42,7 @@ class ControlVariate:
     """
 
     def __init__(self, workers: Workers | None = None) -> None:
-        self._workers = workers or Single()
+        self._workers = workers or SingleProcess()
         self.full_gradient: dict[str, list[NDArray]] | None = None
         self.optimal: OptimalCoefficient | None = None
         self.row_shares: Mapping[str, NDArray] = {}
@@ -157,7 +157,7 @@ class ControlVariate:
             own, there, means = ([list(map(with_axis, a)) for a in c] for c in columns)
             columns = own, there, means
         devices = list(zip(*columns, gradient.samples, strict=True))
-        if self.optimal is not None and (self._workers.are_several or len(devices) > 1):
+        if self.optimal is not None and (self._workers.is_distributed or len(devices) > 1):
             gradients = [
                 DeviceGradients(a, c, mu, samples * scale) for a, c, mu, samples in devices
             ]
@@ -233,8 +233,10 @@ class ControlVariate:
         """Estimate the coefficient from all workers' gradients, and correct the local ones."""
         grads = _sums(device.grads for device in devices)
         snapshot_grads = _sums(device.snapshot_grads for device in devices)
-        self._workers.sum([*grads, *snapshot_grads])
-        samples = self._workers.total(sum(device.samples for device in devices), "auto coefficient")
+        self._workers.all_reduce([*grads, *snapshot_grads])
+        samples = self._workers.all_sum(
+            sum(device.samples for device in devices), "auto coefficient"
+        )
         whole = DeviceGradients(grads, snapshot_grads, devices[0].full_grads, samples)
         optimal.correct_devices(devices, whole, snapshot_scale)
 

@@ -11,7 +11,7 @@ from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse,
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.rng import collect_rng_states, set_rng_states
-from gluon_svrg.run import RunWithPosition
+from gluon_svrg.run import Run
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
     OptimalCoefficient,
@@ -38,7 +38,7 @@ class SVRGController:
 
     Parameters
     ----------
-    run : RunWithPosition
+    run : Run
         The run.
     data : TrainingData
         The batches of a full pass.
@@ -60,7 +60,7 @@ class SVRGController:
 
     def __init__(
         self,
-        run: RunWithPosition,
+        run: Run,
         data: TrainingData,
         trainer: SVRGTrainer,
         interval: Interval,
@@ -143,7 +143,8 @@ class SVRGController:
         """
         position, length = self._run.position, self._data.num_batches or 1
         fraction = (position.batch_in_epoch + extra_batches) / length
-        is_due = self.criterion.phase is Phase.DUE and position.is_in_epoch and not position.is_cut
+        has_batches = position.is_in_epoch and not position.is_trained
+        is_due = self.criterion.phase is Phase.DUE and has_batches
         # Nor if the run ends with this batch.
         if not is_due or fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
             return False
@@ -157,6 +158,19 @@ class SVRGController:
             self.trainer.is_corrected = self.trainer.has_waiting_gradient()
             self.record_coefficient()
         return True
+
+    def take_interrupted_snapshot(self) -> None:
+        """Take the snapshot that a stop has interrupted, in the run before a resume.
+
+        Raises
+        ------
+        Interrupted
+            If a stop interrupts it again.
+        """
+        if self.criterion.phase is Phase.DUE:
+            self.take_due_snapshot()
+            if self.criterion.phase is Phase.DUE:
+                raise Interrupted
 
     def next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
         """Return the coefficient of a snapshot that is taken now."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from gluon_svrg import _mxnet, events
-from gluon_svrg.arguments import explains_unknown, renamed, renamed_attribute
+from gluon_svrg.arguments import explains_unknown
 from gluon_svrg.batch.backward import backward_of, shape_inference_of
 from gluon_svrg.data.sharding import shard
-from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.interval import check_interval_options
-from gluon_svrg.svrg.mxnet_run import MXNetRun, run_with_position
 from gluon_svrg.svrg.snapshot_schedule import PayoffCriterion, SnapshotSchedule
 from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
 from gluon_svrg.svrg.trainer import require_svrg_trainer
@@ -24,15 +21,14 @@ from gluon_svrg.svrg.variance_handler import VarianceHandler
 
 
 class SVRGHandler(
+    events.RequiresRun,
     events.TrainBegin,
     events.EpochBegin,
     events.BatchBegin,
     events.GradientReady,
-    events.InsteadOfGradientReady,
     events.EpochEnd,
     events.TrainEnd,
     events.ExceptionRaised,
-    events.ResumesInterrupted,
     events.Stateful,
     events.RequiresHandlers,
     events.AddsPasses,
@@ -40,7 +36,7 @@ class SVRGHandler(
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
 
-    For this package's Estimator and MXNet's own, with a :class:`gluon_svrg.SVRGTrainer`. An epoch
+    Needs a :class:`gluon_svrg.SVRGTrainer`. An epoch
     with a snapshot costs three gradients per sample, two with a gradient table.
 
     Parameters
@@ -55,8 +51,6 @@ class SVRGHandler(
         Whether the full pass keeps each batch's gradient, if batches repeat (lists, ArrayLoaders).
     start_epoch, stop_epoch : int
         The first epoch with SVRG, after a warm start by the plain optimizer; the first without it.
-    train_data : iterable of batches, optional
-        The training data, for MXNet's Estimator, which does not expose them.
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal on which `fit` shows bars.
     priority : float
@@ -93,7 +87,6 @@ class SVRGHandler(
 
     state_key = "svrg"
 
-    @renamed(give_up_above="max_variance_ratio", look_again_every="recheck_every_n_epochs")
     @explains_unknown(
         alpha="coefficient",
         snapshot_freq="update_freq",
@@ -107,7 +100,6 @@ class SVRGHandler(
         start_epoch: int = 0,
         stop_epoch: int | None = None,
         *,
-        train_data: Iterable[object] | None = None,
         progress_bar: bool = True,
         priority: float = Order.SVRG,
         table_memory: float = 2**30,
@@ -121,15 +113,11 @@ class SVRGHandler(
         self.update_freq, self.start_epoch, self.stop_epoch = update_freq, start_epoch, stop_epoch
         self.coefficient = checked_coefficient(coefficient)
         self.gradient_table, self.table_memory, self.lock = gradient_table, table_memory, lock
-        self.train_data, self.progress_bar = train_data, progress_bar
+        self.progress_bar = progress_bar
         self.priority, self.sparse_correction = float(priority), sparse_correction
         self.criterion = PayoffCriterion(max_variance_ratio, recheck_every_n_epochs, stop_epoch)
         self.max_variance_ratio = max_variance_ratio
         self.recheck_every_n_epochs = recheck_every_n_epochs
-
-    give_up_above = renamed_attribute("give_up_above", "max_variance_ratio")
-    look_again_every = renamed_attribute("look_again_every", "recheck_every_n_epochs")
-    giving_up = renamed_attribute("giving_up", "criterion")
 
     @property
     def table(self) -> GradientTable | None:
@@ -185,9 +173,8 @@ class SVRGHandler(
         check_run_with_rows(
             trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
         )
-        given = None if self.train_data is None else training_data(self.train_data)
-        self._run = run = run_with_position(estimator, given)
-        data = shard(given or run.data, run.workers, run.batch_axis)
+        self._run = run = estimator
+        data = shard(run.data, run.workers, run.batch_axis)
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(
@@ -200,7 +187,7 @@ class SVRGHandler(
             loss_scaler=trainer,
             infer_shapes=shape_inference_of(estimator),
             progress_bar=self.progress_bar and run.verbose not in (0, 2),
-            is_cancelled=lambda: run.should_stop_together("batch of the full pass"),
+            is_cancelled=run.stop_check("the full pass", includes_earlier=True),
             workers=trainer.workers,
             max_batches=run.max_batch,
             logger=estimator.logger,
@@ -220,37 +207,23 @@ class SVRGHandler(
         meters = [handler for handler in run.handlers if isinstance(handler, VarianceHandler)]
         for meter in meters:
             meter.attach(self._controller)
-        if self.max_variance_ratio is not None and not meters:
-            raise ValueError(
-                f"max_variance_ratio={self.max_variance_ratio!r} needs a VarianceHandler, which "
-                f"{type(estimator).__module__}.{type(estimator).__name__} does not have: use "
-                "gluon_svrg.Estimator"
-            )
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Take the snapshot and compute the full gradient, if this epoch is due for one."""
-        if isinstance(self._run, MXNetRun):
-            self._run.position.begin_epoch()
         self._controller.epoch_begin()
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Seed MXNet so that the network draws the same numbers as at the snapshot."""
+        self._controller.take_interrupted_snapshot()
         self._controller.before(kwargs["batch"])
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Correct the gradient of the batch."""
         self._controller.correct(kwargs["batch"])
 
-    def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Correct the gradient, in MXNet's Estimator."""
-        self._controller.correct(kwargs["batch"])
-        self._run.position.end_batch()
-
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Raise ValueError if the epoch's batches differ from those of the full pass."""
         self._controller.epoch_end()
-        if isinstance(self._run, MXNetRun):
-            self._run.position.end_epoch()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Stop correcting the trainer's gradients, and free what belongs to the run."""
@@ -260,10 +233,6 @@ class SVRGHandler(
             del self._controller, self._run
 
     exception_raised = train_end
-
-    def resume_interrupted(self, estimator: Run) -> bool:
-        """Take the snapshot that a stop has interrupted in the middle of an epoch."""
-        return self._controller.take_due_snapshot()
 
     def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""

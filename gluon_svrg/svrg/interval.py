@@ -261,7 +261,7 @@ class Interval:
             return self.table.gradient(index, tree_leaves(batch))
         gradient = self.snapshot.gradient(self.backward_at(index), batch)
         self._local_evaluations += sum(gradient.samples)
-        if not self._workers.are_several:
+        if not self._workers.is_distributed:
             self._count_evaluations()
         lock = partial(self.masks.lock, index)
         return gradient._replace(loss_scale=self._pass.loss_scale(), lock=lock)
@@ -357,7 +357,7 @@ class Interval:
             If `data` gives another full gradient.
         """
         self.table = None
-        self._table_policy.load(state["decision"])
+        self._table_policy.is_on = state["decision"]
         self._training_data(data).unlock()
         if state["draw"] is not None:
             data.lock(state["draw"])
@@ -433,7 +433,7 @@ class Interval:
     def _count_evaluations(self) -> None:
         """Add up the gradients that all workers have computed since the last call, together."""
         self._add_evaluations(
-            self._workers.gather_plain(self._local_evaluations, "gradient evaluations")
+            self._workers.all_gather_object(self._local_evaluations, "gradient evaluations")
         )
 
     def _add_evaluations(self, counts: list[int]) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from operator import index
 from typing import TypeVar
 
 import mxnet as mx
-import numpy as np
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import State
-from gluon_svrg.rng import draw_random_numbers, seed_mxnet, worker_seed
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.rng import has_drawn_since, seed_mxnet, worker_seed
+from gluon_svrg.workers import SingleProcess, Workers
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class MaskLock:
         self, seed: int | None = None, is_on: bool = True, workers: Workers | None = None
     ) -> None:
         self._is_on = is_on
-        self._workers = Single() if workers is None else workers
+        self._workers = SingleProcess() if workers is None else workers
         self._seed = seed
         self._snapshot = 0
         self._releases = 0
@@ -89,7 +89,7 @@ class MaskLock:
         """Begin a new snapshot: every batch gets a new seed."""
         if self._seed is None and self._is_on:
             drawn = int(mx.nd.random.randint(0, 2**31 - 1).asscalar())
-            self._seed = self._workers.of_first(drawn, "the seed of masks")
+            self._seed = self._workers.broadcast_object(drawn, "the seed of masks")
         self._snapshot += 1
 
     def lock(self, batch: int) -> None:
@@ -110,10 +110,8 @@ class MaskLock:
     def watch(self, run: Callable[[], Result], contexts: list[mx.Context]) -> Result:
         """Run ``run()`` as batch 0 and note in `is_needed` whether it draws random numbers.
 
-        MXNet's generators cannot be read, but what they give next can: the same numbers after
-        the same seed with and without `run` mean that it drew none. That holds on CPU; on other
-        devices cuDNN draws from generators of its own, so there the lock is always needed. It is
-        needed on all workers if it is on one: they all come here.
+        Without a GPU :func:`gluon_svrg.rng.has_drawn_since` knows; with one the lock is always
+        needed. It is needed on all workers if it is on one: they all come here.
         """
         if not self._is_on:
             return run()
@@ -122,12 +120,10 @@ class MaskLock:
             self.lock(0)
             return run()
         self.lock(0)
-        untouched = draw_random_numbers(contexts)
-        self.lock(0)
         result = run()
-        has_drawn = not np.array_equal(untouched, draw_random_numbers(contexts))
+        has_drawn = has_drawn_since(partial(self.lock, 0), contexts)
         self.release()
-        self.is_needed = self._workers.any(has_drawn, "a look at masks")
+        self.is_needed = self._workers.all_any(has_drawn, "a look at masks")
         return result
 
     def _seed_mxnet(self, *key: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from gluon_svrg.arguments import check_integer, check_number, renamed_attribute
+from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.events import State
 
 # To switch SVRG on, the ratio must be at most this part of the bound. Three batches give the ratio
@@ -215,8 +215,6 @@ class PayoffCriterion:
         self.snapshot_fraction = 0.0
         self._failed_recheck: int | None = None
 
-    epoch = renamed_attribute("epoch", "off_since")
-
     def start_trial(self, epoch: int) -> None:
         """Measure in this plain epoch whether the first snapshot will pay."""
         self.phase, self.trial_epoch = Phase.TRIAL, epoch
@@ -343,7 +341,7 @@ class PayoffCriterion:
         self.times_off += 1
 
     def state_dict(self) -> State:
-        """Return the decisions so far, with the keys of version 0.4."""
+        """Return the decisions so far."""
         state: State = {
             "epoch": self.off_since,
             "times": self.times_off,

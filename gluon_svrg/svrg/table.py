@@ -257,12 +257,6 @@ class TablePolicy:
         self._set(False, f"with its rows it takes more than table_memory={limit:.1f} MiB")
         return None
 
-    def load(self, saved: bool | str | None) -> None:
-        """Restore :attr:`is_on`; up to version 0.7 a checkpoint has the log line instead."""
-        if isinstance(saved, str):
-            saved = saved.startswith("SVRG keeps") if saved else None
-        self.is_on = saved
-
     def _set(self, is_on: bool, reason: str) -> None:
         if is_on != self.is_on:
             self.is_on = is_on

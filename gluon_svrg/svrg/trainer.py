@@ -21,22 +21,20 @@ from gluon_svrg.optimizer.states import (
     trainer_states,
     warn_unsaved_schedule,
 )
-from gluon_svrg.run import RunWithPosition
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.collective import match_storage_types, mean_batch_gradient, mean_over_workers
 from gluon_svrg.svrg.control_variate import ControlVariate, by_parameter
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.sparse_checks import check_has_shares, check_row_sparse
-from gluon_svrg.workers import Single, Workers
-from gluon_svrg.workers.compression import half_or_none
+from gluon_svrg.workers.compression import parse_compression
 from gluon_svrg.workers.gradients import (
-    add_up,
-    agree_on_stale,
-    check_can_be_added_up,
-    workers_and_local,
+    all_reduce_gradients,
+    check_distributed_arguments,
+    resolve_kvstore,
+    sync_stale_gradients,
 )
-from gluon_svrg.workers.parameters import SameStart
+from gluon_svrg.workers.parameters import InitialSync
 from mxnet import gluon
 from mxnet.kvstore import KVStoreBase
 from mxnet.ndarray import NDArray
@@ -127,10 +125,10 @@ class SVRGTrainer(gluon.Trainer):
         own = _mxnet.listed_parameters(params)
         check_is_free(optimizer, own)
         _mxnet.undo_step_scale(optimizer, own)
-        self.workers, self._sum, kvstore = workers_and_local(kvstore)
-        self._is_single_process = not self.workers.are_several
+        self.workers, self._all_reduce, kvstore = resolve_kvstore(kvstore)
+        self._is_single_process = not self.workers.is_distributed
         on_kvstore = update_on_kvstore if self._is_single_process else False
-        self._fp16, compression_params = half_or_none(compression_params)
+        self._fp16, compression_params = parse_compression(compression_params)
         _check_params(params)
         try:
             super().__init__(
@@ -149,9 +147,9 @@ class SVRGTrainer(gluon.Trainer):
                 "kvstore=mx.kv.create('device')"
             )
         if not self._is_single_process:
-            check_can_be_added_up(self._params, update_on_kvstore, compression_params)
+            check_distributed_arguments(self._params, update_on_kvstore, compression_params)
         self._known = self._optimizer.param_dict  # by which the optimizer knows the parameters
-        self._initial_sync = SameStart(self.workers)
+        self._initial_sync = InitialSync(self.workers)
         loop_of(self.workers).join(self)
         self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
@@ -339,7 +337,7 @@ class SVRGTrainer(gluon.Trainer):
         known = self.full_gradient or {}
         return [param for param in _mxnet.trained_parameters(self) if param.name in known]
 
-    def synchronize(self, net: gluon.Block | None = None, *, again: bool = False) -> None:
+    def synchronize(self, net: gluon.Block | None = None, *, recheck: bool = False) -> None:
         """Give all workers the first one's weights and running statistics, once.
 
         Call it before the first forward pass, if the workers may have different initial weights;
@@ -349,16 +347,16 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         net : Block, optional
             Its parameters are synchronized, too: some may not be trained.
-        again : bool
+        recheck : bool
             Whether to compare parameters that were synchronized before, and to copy them again if
             they differ.
         """
         more = [] if net is None else net.collect_params().values()
-        self._initial_sync.give([*self._params, *more], again=again)
+        self._initial_sync.broadcast([*self._params, *more], recheck=recheck)
 
     def _sync_new_parameters(self) -> None:
         if not self._is_single_process:
-            self._initial_sync.give_late(self._params)
+            self._initial_sync.broadcast_late(self._params)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Divide the gradients by the samples, add them up over contexts and workers, and update.
@@ -427,7 +425,7 @@ class SVRGTrainer(gluon.Trainer):
         """
         if self.is_corrected or self._is_reduced:
             self._mark_corrected_gradients(fresh=True)
-        return agree_on_stale(_mxnet.trained_parameters(self), self.workers)
+        return sync_stale_gradients(_mxnet.trained_parameters(self), self.workers)
 
     def has_waiting_gradient(self) -> bool:
         """Return whether the network has gradients of a backward pass that no step has used."""
@@ -481,7 +479,7 @@ class SVRGTrainer(gluon.Trainer):
         given = loop.given.since(self._given) if adds else loop.last
         self._given = loop.given
         counts = [batch_size, given.samples, given.rows]
-        all_workers = self.workers.gather_plain(counts, "samples of a step")
+        all_workers = self.workers.all_gather_object(counts, "samples of a step")
         sizes, samples, rows = zip(*all_workers, strict=True)
         total: int = sum(samples)
         if not all(size in (own, total) for size, own in zip(sizes, rows, strict=True)):
@@ -576,7 +574,9 @@ class SVRGTrainer(gluon.Trainer):
             return
         super()._allreduce_grads()
         trained = _mxnet.trained_parameters(self)
-        add_up(trained, self._sum, self._fp16, may_overflow=_mxnet.scales_losses(self))
+        all_reduce_gradients(
+            trained, self._all_reduce, self._fp16, may_overflow=_mxnet.scales_losses(self)
+        )
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
@@ -649,7 +649,7 @@ def require_svrg_trainer(run: Run) -> SVRGTrainer:
     Raises
     ------
     ValueError
-        If its trainer is not an SVRGTrainer; if it has several workers with MXNet's Estimator.
+        If its trainer is not an SVRGTrainer.
     """
     trainer = run.trainer
     if not isinstance(trainer, SVRGTrainer):
@@ -657,25 +657,4 @@ def require_svrg_trainer(run: Run) -> SVRGTrainer:
             f"SVRGHandler needs an SVRGTrainer, got {type(trainer).__name__}: make it with "
             "gluon_svrg.SVRGTrainer, which takes the same arguments as gluon.Trainer"
         )
-    require_workers(run)
     return trainer
-
-
-def require_workers(run: Run) -> Workers:
-    """Return the workers of `run`; a single process for MXNet's Estimator.
-
-    Raises
-    ------
-    ValueError
-        If it is MXNet's Estimator, and its trainer has several workers.
-    """
-    if isinstance(run, RunWithPosition):
-        return run.workers
-    trainer: gluon.Trainer = run.trainer
-    if isinstance(trainer, SVRGTrainer) and trainer.workers.are_several:
-        raise ValueError(
-            f"there are {trainer.workers.size} workers, and {type(run).__module__}."
-            f"{type(run).__name__} divides the gradient of all of them by the samples of each: use "
-            "gluon_svrg.Estimator"
-        )
-    return Single()

@@ -13,7 +13,7 @@ from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.locks import MaskLock
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
-from gluon_svrg.workers import Single, Workers
+from gluon_svrg.workers import SingleProcess, Workers
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
@@ -47,7 +47,7 @@ class GradientMoments:
     """
 
     def __init__(self, workers: Workers | None = None) -> None:
-        self._workers = workers or Single()
+        self._workers = workers or SingleProcess()
         self.batches = 0
         self.samples = 0
         self._means: dict[str, tuple[NDArray, NDArray]] = {}
@@ -79,8 +79,8 @@ class GradientMoments:
         snapshot_sums = {
             name: _sum(grads) for name, grads in snapshot_gradient.sums.items() if name in sums
         }
-        self._workers.sum([*sums.values(), *snapshot_sums.values()])
-        samples = self._workers.total(sum(gradient.samples), "variance of a batch")
+        self._workers.all_reduce([*sums.values(), *snapshot_sums.values()])
+        samples = self._workers.all_sum(sum(gradient.samples), "variance of a batch")
         self.samples += samples
         for name, total in sums.items():
             a = total / (samples * scale)

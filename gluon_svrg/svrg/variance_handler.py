@@ -21,6 +21,7 @@ from gluon_svrg.events import (
     GradientReady,
     HasExclusiveTasks,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -28,7 +29,6 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.rng import seed_mxnet, worker_seed
-from gluon_svrg.run import require_estimator
 from gluon_svrg.svrg.coefficient import OptimalCoefficient, check_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.full_pass import IndexedBatch
@@ -79,7 +79,14 @@ class VarianceRecord:
 
 
 class VarianceHandler(
-    TrainBegin, GradientReady, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks
+    TrainBegin,
+    GradientReady,
+    BatchEnd,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
+    HasExclusiveTasks,
+    RequiresRun,
 ):
     """Measures whether SVRG pays: how the correction changes the variance of the gradient.
 
@@ -196,7 +203,6 @@ class VarianceHandler(
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check the data, and prepare the measurements."""
-        require_estimator(self, estimator)
         _check_length(estimator.data)
         self.records, self.gradient_evaluations = [], 0
         self._has_reference = False
@@ -310,7 +316,7 @@ class VarianceHandler(
             average=average,
         )
         # All workers use the first one's figures, since their processors may round differently.
-        record = VarianceRecord(**estimator.workers.of_first(asdict(own), "variance ratio"))
+        record = VarianceRecord(**estimator.workers.broadcast_object(asdict(own), "variance ratio"))
         self.records.append(record)
         estimator.logger.info(
             "epoch %d, %.3g %%: variance ratio %.3g (%.3g with the best coefficients, about %.2f)",
@@ -430,4 +436,4 @@ def _num_samples(batch: object, estimator: Run) -> int:
     """Return the number of samples of a batch, on all workers."""
     data = next(iter(tree_leaves(batch)), None)
     samples = data.shape[estimator.batch_axis] if isinstance(data, (NDArray, np.ndarray)) else 0
-    return int(estimator.workers.total(samples, "samples of a batch"))
+    return int(estimator.workers.all_sum(samples, "samples of a batch"))

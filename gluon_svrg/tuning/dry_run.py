@@ -21,7 +21,6 @@ from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandlers, Run, handlers_in
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.optimizer.states import TrainerStates, load_states, trainer_states
-from gluon_svrg.run import RunWithPosition
 from mxnet.gluon import Parameter
 from mxnet.ndarray import NDArray
 
@@ -109,14 +108,14 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
     what : str
         What tries them.
     """
-    if not isinstance(estimator, RunWithPosition):
+    if not isinstance(estimator, Run):
         raise ValueError(
             f"{what} needs a gluon_svrg.Estimator, got {type(estimator).__name__}: it takes the "
             "same arguments as MXNet's"
         )
     check_data(data, "data")
     _mxnet.check_kind(estimator.net)
-    if estimator.workers.are_several:
+    if estimator.workers.is_distributed:
         raise ValueError(
             f"{what} tries its steps in one process, and there are {estimator.workers.size} "
             "workers: call it in a script of its own, without mpiexec, and set what it finds"

@@ -1,9 +1,9 @@
-"""Several processes that train one network: who they are, and what they do together.
+"""Several processes that train one network together.
 
-Every worker runs the same lines of the same script. Whatever one of them needs from the others goes
-through a :class:`Workers`: sums of arrays, and small messages that all gather. One process is the
-simplest of them, :class:`Single`. An MPI launcher (``mpiexec``, ``python -m gluon_svrg.launch``)
-starts several: :class:`MPIWorkers`.
+Every worker runs the same script. The workers exchange data through a :class:`Workers`: sums of
+arrays, and small messages that every worker receives. A run in one process uses
+:class:`SingleProcess`. An MPI launcher (``mpiexec``, ``python -m gluon_svrg.launch``) starts
+several processes, which use :class:`MPIWorkers`.
 """
 
 from gluon_svrg import _lazy

@@ -2,9 +2,13 @@
 
 from gluon_svrg.workers.base import (
     Reduction as Reduction,
-    Single as Single,
+    SingleProcess as SingleProcess,
     WorkerError as WorkerError,
     Workers as Workers,
 )
 from gluon_svrg.workers.mpi import MPIWorkers as MPIWorkers
-from gluon_svrg.workers.process import alone as alone, current as current, workers_on as workers_on
+from gluon_svrg.workers.process import (
+    current as current,
+    single_process as single_process,
+    workers_of_kvstore as workers_of_kvstore,
+)

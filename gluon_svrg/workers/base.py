@@ -1,4 +1,4 @@
-"""Workers: what the processes of a run do together; Single: one process, which does it alone."""
+"""The interface between the processes of a run, and its implementation for a single process."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from mxnet.ndarray import NDArray
 
 
 class WorkerError(RuntimeError):
-    """Another worker of the run is gone, has failed, or does something else than this one."""
+    """Another worker has exited, has failed, or runs other code than this one."""
 
 
 class PeerError(WorkerError):
-    """Another worker has failed, and has said why itself: that is where to look.
+    """Another worker has failed. It prints its own traceback, which shows the cause.
 
     Attributes
     ----------
-    is_of_another : bool
-        True: the traceback of this one would hide the other's.
+    is_from_peer : bool
+        True: the traceback of this worker must not hide the other one.
     """
 
-    is_of_another = True
+    is_from_peer = True
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A part of a state that all workers compute together, from a value of each of them.
+    """A part of a state that is computed from one value per worker.
 
-    A checkpoint gathers the values of all its parts at once, and puts the results in their places.
+    A checkpoint gathers the values of all its reductions in one message, and then replaces each
+    reduction by its result.
 
     Attributes
     ----------
     value : plain data or arrays
         The value of this worker.
     reduce : callable
-        Returns the part, from the values of all workers, by rank. It is called on each worker, and
-        returns the same on all.
+        Takes the list of all workers' values, by rank, and returns the result. It is called on
+        every worker and must return the same on each.
     """
 
     value: Any
@@ -47,17 +48,17 @@ class Reduction:
 
 
 class Workers(ABC):
-    """The processes that train one network, as one of them sees them.
+    """A group of processes that train one network together, as seen from one of them.
 
-    All methods but :meth:`abort` are collective: every worker calls the same ones in the same
-    order, and each waits for the others where it needs what they give.
+    All methods except :meth:`abort` are collective: every worker has to call the same methods in
+    the same order. A call returns when the data that it needs from the other workers is there.
 
     Attributes
     ----------
     rank : int
         The number of this worker, from 0.
     size : int
-        How many there are.
+        The number of workers.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -66,103 +67,107 @@ class Workers(ABC):
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the worker that writes, prints and shows: number 0."""
+        """Whether this is worker 0, which writes files and prints."""
         return self.rank == 0
 
     @property
-    def are_several(self) -> bool:
-        """Whether there are others."""
+    def is_distributed(self) -> bool:
+        """Whether there is more than one worker."""
         return self.size > 1
 
     @abstractmethod
-    def gather(self, data: bytes, at: str) -> list[bytes]:
-        """Return what each worker gives, by rank, on every worker.
+    def all_gather_bytes(self, data: bytes, label: str) -> list[bytes]:
+        """Return the `data` of all workers, by rank, on every worker.
 
         Parameters
         ----------
         data : bytes
-            What this one gives; not all need be of one length.
-        at : str
-            Where the run stands, for messages: workers that call this at different places are an
-            error, not a hang.
+            The data of this worker. The lengths may differ between workers.
+        label : str
+            The name of this call, for error messages. If workers call with different labels, an
+            error is raised instead of a deadlock.
 
         Raises
         ------
         WorkerError
-            If another worker is gone, has given up, or is at another place.
+            If another worker has exited, has failed, or calls with another label.
         """
 
     @abstractmethod
-    def sum(self, arrays: Sequence[NDArray]) -> None:
-        """Replace each array by its sum over all workers; they all have the same bits then.
+    def all_reduce(self, arrays: Sequence[NDArray]) -> None:
+        """Replace each array by its sum over all workers, and wait for the result.
 
-        Waits until the sums are there. A sum over one process does nothing.
+        Afterwards the arrays are bit-identical on all workers. With one worker, nothing changes.
 
         Parameters
         ----------
         arrays : sequence of NDArray
-            Of any shapes and dtypes, dense, on one context; the same on all workers.
+            Dense arrays on one context. Shapes and dtypes must be the same on all workers.
         """
 
     @abstractmethod
     def broadcast(self, arrays: Sequence[NDArray]) -> None:
-        """Replace each array by the first worker's; waits until that is done."""
+        """Replace each array by that of worker 0, and wait for the result."""
 
     @abstractmethod
     def abort(self, reason: str) -> None:
-        """Tell the others that this worker has failed, and wait for nobody from here on."""
+        """Tell the other workers that this one has failed. Does not wait for them."""
 
-    def leave(self) -> None:  # noqa: B027  # one process has nothing to leave
-        """End it, with the script: each waits for the others, who may need it still."""
+    def leave(self) -> None:  # noqa: B027  # a single process has no one to wait for
+        """Wait at the end of the script until all workers have finished."""
 
-    def gather_plain(self, value: Any, at: str) -> list[Any]:
-        """Return what each worker gives, by rank: None, bool, numbers, strings, lists, dicts."""
-        return [json.loads(data) for data in self.gather(json.dumps(value).encode(), at)]
+    def all_gather_object(self, value: Any, label: str) -> list[Any]:
+        """Return the `value` of all workers, by rank, on every worker.
 
-    def of_first(self, value: Any, at: str) -> Any:
-        """Return what the first worker gives, on every worker; what the others give is not used."""
-        return self.gather_plain(value if self.is_first else None, at)[0]
+        A value consists of None, bools, numbers, strings, lists and dicts.
+        """
+        parts = self.all_gather_bytes(json.dumps(value).encode(), label)
+        return [json.loads(data) for data in parts]
 
-    def total(self, value: Any, at: str) -> Any:
-        """Return the sum of a number over all workers, added in the order of their ranks."""
-        return sum(self.gather_plain(value, at))
+    def broadcast_object(self, value: Any, label: str) -> Any:
+        """Return the `value` of worker 0 on every worker. The other values are ignored."""
+        return self.all_gather_object(value if self.is_first else None, label)[0]
 
-    def any(self, value: bool, at: str) -> bool:
-        """Return whether it is true on any worker."""
-        return any(self.gather_plain(bool(value), at))
+    def all_sum(self, value: Any, label: str) -> Any:
+        """Return the sum of a number over all workers, added in the order of the ranks."""
+        return sum(self.all_gather_object(value, label))
 
-    def barrier(self, at: str) -> None:
-        """Wait until all workers are here."""
-        self.gather(b"", at)
+    def all_any(self, value: bool, label: str) -> bool:
+        """Return whether `value` is true on at least one worker."""
+        return any(self.all_gather_object(bool(value), label))
+
+    def barrier(self, label: str) -> None:
+        """Wait until all workers have called this."""
+        self.all_gather_bytes(b"", label)
 
     def reduction(self, value: Any, reduce: Callable[[list[Any]], Any]) -> Any:
-        """Return a :class:`Reduction` for a state; of one process, its result."""
+        """Return a :class:`Reduction` to put into a state; with one worker, its result."""
         return Reduction(value, reduce)
 
 
-class Single(Workers):
-    """One process: it gathers what it gives, and its sums are what they were. Nothing is sent."""
+class SingleProcess(Workers):
+    """A run with one worker. Collective calls return at once."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
 
-    def gather(self, data: bytes, at: str) -> list[bytes]:
-        """Return what this process gives."""
+    def all_gather_bytes(self, data: bytes, label: str) -> list[bytes]:
+        """Return `data` in a list."""
         return [data]
 
-    def gather_plain(self, value: Any, at: str) -> list[Any]:
-        """Return what this process gives, as it is."""
+    def all_gather_object(self, value: Any, label: str) -> list[Any]:
+        """Return `value` in a list, without converting it to JSON."""
         return [value]
 
     def reduction(self, value: Any, reduce: Callable[[list[Any]], Any]) -> Any:
-        """Return what `reduce` makes of the value of this process."""
+        """Return the result of `reduce` for the value of this process."""
         return reduce([value])
 
-    def sum(self, arrays: Sequence[NDArray]) -> None:
-        """Leave the arrays as they are."""
+    def all_reduce(self, arrays: Sequence[NDArray]) -> None:
+        """Do nothing: the sum over one worker is the array itself."""
 
     def broadcast(self, arrays: Sequence[NDArray]) -> None:
-        """Leave the arrays as they are."""
+        """Do nothing."""
 
     def abort(self, reason: str) -> None:
-        """Tell nobody: there are no others."""
+        """Do nothing."""

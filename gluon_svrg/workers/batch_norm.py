@@ -48,7 +48,9 @@ def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> Non
     mx.nd.waitall()
     local = [[copy.asnumpy() for copy in arrays] for arrays in copies]
     data = b"".join(copy.tobytes() for arrays in local for copy in arrays)
-    all_workers = [_copies_in(part, local) for part in workers.gather(data, "running statistics")]
+    all_workers = [
+        _copies_in(part, local) for part in workers.all_gather_bytes(data, "running statistics")
+    ]
     for number, arrays in enumerate(copies):
         mean = _mean([copy for worker in all_workers for copy in worker[number]])
         for array in arrays:
@@ -62,7 +64,7 @@ def averaged_running_statistics(net: gluon.Block, workers: Workers) -> Iterator[
     So all workers and contexts, which have seen different rows, evaluate the same network.
     """
     copies = find_running_statistics(net)
-    if not workers.are_several and all(len(arrays) == 1 for arrays in copies):
+    if not workers.is_distributed and all(len(arrays) == 1 for arrays in copies):
         yield
         return
     mx.nd.waitall()

@@ -19,7 +19,7 @@ _to_half = FusedFunction(lambda x: mx.sym.cast(x, dtype="float16"))
 _to_single = FusedFunction(lambda x: mx.sym.cast(x, dtype="float32"))
 
 
-def half_or_none(
+def parse_compression(
     compression_params: dict[str, Any] | None,
 ) -> tuple[HalfPrecision | None, dict[str, Any] | None]:
     """Return what ``{'type': 'fp16'}`` asks for, and what is left for the kvstore of one worker.
@@ -61,7 +61,9 @@ class HalfPrecision:
     def __init__(self) -> None:
         self._copies: list[NDArray] = []
 
-    def sum(self, arrays: Sequence[NDArray], add: Callable[[Sequence[NDArray]], None]) -> None:
+    def all_reduce(
+        self, arrays: Sequence[NDArray], add: Callable[[Sequence[NDArray]], None]
+    ) -> None:
         """As `add`, which adds up arrays over the workers."""
         numbers = _numbers_of_singles(arrays)
         singles = [arrays[i] for i in numbers]
@@ -85,7 +87,7 @@ class HalfPrecision:
         return self._copies
 
 
-def first_not_finite(arrays: Sequence[NDArray]) -> int | None:
+def find_nonfinite(arrays: Sequence[NDArray]) -> int | None:
     """Wait for float32 sums, and return the first that is NaN or infinite; others are not read."""
     numbers = _numbers_of_singles(arrays)
     squares = sums_of_squares([arrays[i] for i in numbers])

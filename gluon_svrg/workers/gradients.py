@@ -11,19 +11,19 @@ from gluon_svrg import _mxnet
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.workers.base import Workers
-from gluon_svrg.workers.compression import HalfPrecision, first_not_finite
-from gluon_svrg.workers.process import current, is_of_somebody_else, workers_on
+from gluon_svrg.workers.compression import HalfPrecision, find_nonfinite
+from gluon_svrg.workers.process import current, is_custom_kvstore, workers_of_kvstore
 from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 from mxnet.ndarray import NDArray
 
-Sum: TypeAlias = "Callable[[Sequence[NDArray]], None]"
+AllReduce: TypeAlias = "Callable[[Sequence[NDArray]], None]"
 """Replaces each array by its sum over all workers."""
 
 
-def workers_and_local(
+def resolve_kvstore(
     kvstore: str | KVStoreBase | None,
-) -> tuple[Workers, Sum, str | KVStoreBase | None]:
+) -> tuple[Workers, AllReduce, str | KVStoreBase | None]:
     """Return the workers of a trainer that is given `kvstore`, their sum, and a local kvstore.
 
     The local one adds up over the contexts of one worker. It is `kvstore` itself, unless that is
@@ -32,14 +32,14 @@ def workers_and_local(
     kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
     if kvstore is None or ("dist" not in kind and not _is_of_several(kvstore)):
         workers = current()
-        return workers, workers.sum, kvstore
-    workers = workers_on(kvstore)
-    if is_of_somebody_else(kvstore) and workers.are_several:
+        return workers, workers.all_reduce, kvstore
+    workers = workers_of_kvstore(kvstore)
+    if is_custom_kvstore(kvstore) and workers.is_distributed:
         return workers, _sum_of(kvstore, workers), "device"
-    return workers, workers.sum, "device"
+    return workers, workers.all_reduce, "device"
 
 
-def _sum_of(store: KVStoreBase, workers: Workers) -> Sum:
+def _sum_of(store: KVStoreBase, workers: Workers) -> AllReduce:
     """Return the sum that a kvstore of the user's own makes, after a trial of it."""
 
     def add(arrays: Sequence[NDArray]) -> None:
@@ -49,7 +49,7 @@ def _sum_of(store: KVStoreBase, workers: Workers) -> Sum:
     ones = mx.nd.ones((1,))
     add([ones])
     # On one worker it may be right: what a server leaves to the last, say.
-    sums = workers.gather_plain(float(ones.asscalar()), "the first sum of the kvstore")
+    sums = workers.all_gather_object(float(ones.asscalar()), "the first sum of the kvstore")
     if sums != [workers.size] * workers.size:
         raise ValueError(
             f"the kvstore {type(store).__name__} adds up ones of {workers.size} workers to {sums}: "
@@ -61,11 +61,11 @@ def _sum_of(store: KVStoreBase, workers: Workers) -> Sum:
 def _is_of_several(kvstore: str | KVStoreBase) -> bool:
     """Return whether it is none of MXNet's own, and of several processes."""
     with suppress(NotImplementedError):  # by one that knows of one process only
-        return is_of_somebody_else(kvstore) and kvstore.num_workers > 1
+        return is_custom_kvstore(kvstore) and kvstore.num_workers > 1
     return False
 
 
-def check_can_be_added_up(
+def check_distributed_arguments(
     params: Iterable[Parameter],
     update_on_kvstore: bool | None,
     compression_params: dict[str, Any] | None,
@@ -92,9 +92,9 @@ def check_can_be_added_up(
             )
 
 
-def add_up(
+def all_reduce_gradients(
     params: Sequence[Parameter],
-    add: Sum,
+    add: AllReduce,
     half: HalfPrecision | None = None,
     *,
     may_overflow: bool = False,
@@ -121,8 +121,8 @@ def add_up(
     if half is None:
         add(first)
     else:
-        half.sum(first, add)
-        if not may_overflow and (wrong := first_not_finite(first)) is not None:
+        half.all_reduce(first, add)
+        if not may_overflow and (wrong := find_nonfinite(first)) is not None:
             raise FloatingPointError(
                 f"the sum of the gradients of parameter {params[wrong].name!r} over the workers is "
                 "not finite: it is beyond float16's 65504, or was NaN or infinite before; make the "
@@ -133,7 +133,7 @@ def add_up(
             total.copyto(grad)
 
 
-def agree_on_stale(params: Sequence[Parameter], workers: Workers) -> list[Parameter]:
+def sync_stale_gradients(params: Sequence[Parameter], workers: Workers) -> list[Parameter]:
     """Let all workers and contexts use the gradients that any of them has computed, and only these.
 
     If a backward pass has not reached a parameter, its gradient is still that of the last step. It
@@ -155,7 +155,7 @@ def agree_on_stale(params: Sequence[Parameter], workers: Workers) -> list[Parame
     copies = [_mxnet.list_data(param) for param in params]
     fresh = [[_mxnet.is_fresh(data) for data in datas] for datas in copies]
     stale = [number for number, flags in enumerate(fresh) if not any(flags)]
-    everybody = workers.gather_plain(stale, "gradients that are stale")
+    everybody = workers.all_gather_object(stale, "gradients that are stale")
     unused = set(stale).intersection(*everybody)
     for number, (param, flags) in enumerate(zip(params, fresh, strict=True)):
         if all(flags):

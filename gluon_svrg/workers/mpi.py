@@ -111,18 +111,18 @@ class MPIWorkers(Workers):
 
     # --- Messages ------------------------------------------------------------------------------
 
-    def gather(self, data: bytes, at: str) -> list[bytes]:
+    def all_gather_bytes(self, data: bytes, label: str) -> list[bytes]:
         """Return each worker's bytes, by rank; raise WorkerError if the workers have parted."""
-        self._begin(at)
+        self._begin(label)
         self._messages_begun += 1
-        place = zlib.crc32(at.encode())
+        place = zlib.crc32(label.encode())
         header = _HEADER.pack(place, self._sums_begun, self._digest, len(data))
         inline = data[: _BLOCK - len(header)]
         self._block[: len(header) + len(inline)] = np.frombuffer(header + inline, np.uint8)
         self._wait(self._messages.Iallgather(self._block, self._blocks))
         headers = [_HEADER.unpack_from(block) for block in self._blocks]
         if len({header[:3] for header in headers}) > 1:
-            self._fail_parted(at, len({header[0] for header in headers}) > 1)
+            self._fail_parted(label, len({header[0] for header in headers}) > 1)
         lengths = [header[3] for header in headers]
         if max(lengths) > _BLOCK - _HEADER.size:
             return self._gather_long(data, lengths)
@@ -147,7 +147,7 @@ class MPIWorkers(Workers):
         for some in _chunks(arrays):
             own = [array.asnumpy() for array in some]
             data = b"".join(array.tobytes() for array in own) if self.is_first else b""
-            received = self.gather(data, "broadcast")[0]
+            received = self.all_gather_bytes(data, "broadcast")[0]
             begin = 0
             for array, like in zip(some, own, strict=True):
                 values = np.frombuffer(received, like.dtype, like.size, begin).reshape(like.shape)
@@ -157,7 +157,7 @@ class MPIWorkers(Workers):
 
     # --- Sums ----------------------------------------------------------------------------------
 
-    def sum(self, arrays: Sequence[NDArray]) -> None:
+    def all_reduce(self, arrays: Sequence[NDArray]) -> None:
         """Replace each array by its sum over all workers, large ones in their own memory.
 
         Raises
@@ -199,7 +199,7 @@ class MPIWorkers(Workers):
     def _agree(self, key: Sequence[Description]) -> None:
         """Check that all workers are about to add the same; MPI would mix it up."""
         own = [[list(array.shape), array.dtype] for array in key]
-        everybody = self.gather_plain(own, "the first sum of these arrays")
+        everybody = self.all_gather_object(own, "the first sum of these arrays")
         for rank, others in enumerate(everybody):
             if others != everybody[0]:
                 differ = [pair for pair in zip_longest(everybody[0], others) if pair[0] != pair[1]]
@@ -310,9 +310,9 @@ class MPIWorkers(Workers):
                     "lines"
                 )
 
-    def _fail_parted(self, at: str, in_place: bool) -> NoReturn:
+    def _fail_parted(self, label: str, in_place: bool) -> NoReturn:
         """Say what each worker does, where all should do the same; all of them are here."""
-        own = f"is at {at!r}"
+        own = f"is at {label!r}"
         if not in_place:
             own = f"has added up {self._sums_begun} times (of arrays {self._digest:08x})"
         text = own.encode()
@@ -324,7 +324,7 @@ class MPIWorkers(Workers):
         if not in_place:
             way_out = (
                 "and to step each trainer for a batch of which it has no sample, too (seen at "
-                f"{at!r})"
+                f"{label!r})"
             )
         self._fail(
             f"the workers have parted: {workers}; every worker has to run the same lines, {way_out}"

@@ -13,7 +13,7 @@ from mxnet.gluon import Parameter
 _logger = logging.getLogger(__name__)
 
 
-class SameStart:
+class InitialSync:
     """Gives all workers the first one's values, of each parameter once.
 
     Parameters
@@ -26,7 +26,7 @@ class SameStart:
         self._workers = workers
         self._done: dict[int, Parameter] = {}  # which are kept, so that no other gets their ids
 
-    def give(self, params: Iterable[Parameter], *, again: bool = False) -> bool:
+    def broadcast(self, params: Iterable[Parameter], *, recheck: bool = False) -> bool:
         """Give the values of those of `params` for which that has not been done yet.
 
         One whose shape no worker knows is left for the next call.
@@ -35,7 +35,7 @@ class SameStart:
         ----------
         params : iterable of Parameter
             Initialised; the same on all workers, in one order.
-        again : bool
+        recheck : bool
             Whether also weights are compared that were given before, and given if they differ: a
             script may have drawn them anew meanwhile. Running statistics stay a worker's own.
 
@@ -44,35 +44,35 @@ class SameStart:
         bool
             Whether a worker had other values than the first, or none for want of a shape.
         """
-        if not self._workers.are_several:
+        if not self._workers.is_distributed:
             return False
         chosen = {
             id(param): param
             for param in params
-            if id(param) not in self._done or (again and _mxnet.is_differentiable(param))
+            if id(param) not in self._done or (recheck and _mxnet.is_differentiable(param))
         }
         left = list(chosen.values())
         if not left:
             return False
-        waiting = waiting_params(left, self._workers)
-        share_shapes(waiting, self._workers)
+        waiting = deferred_params(left, self._workers)
+        sync_shapes(waiting, self._workers)
         drawn_now = {id(param) for param in waiting}
         ready = [param for param in left if _mxnet.has_data(param)]
         had = [param for param in ready if id(param) not in drawn_now]
         values = b"".join(param.list_data()[0].asnumpy().tobytes() for param in had)
         digest = hashlib.sha256(values).hexdigest()
-        digests = self._workers.gather_plain(digest, "digest of the first weights")
+        digests = self._workers.all_gather_object(digest, "digest of the first weights")
         differ = len(set(digests)) > 1
         new = [param for param in ready if id(param) not in self._done]
-        give_first_values(ready if differ else new, self._workers)
+        broadcast_parameters(ready if differ else new, self._workers)
         self._done |= {id(param): param for param in ready}
         return differ or any(id(param) in drawn_now for param in ready)
 
-    def give_late(self, params: Iterable[Parameter]) -> None:
+    def broadcast_late(self, params: Iterable[Parameter]) -> None:
         """Do it at the first step, if it has not been done; and warn if that was too late."""
         params = list(params)
         without = [param for param in params if not _mxnet.has_data(param)]
-        is_late = self.give(params)
+        is_late = self.broadcast(params)
         for param in without:  # no sample here has reached it: its gradient is zero, and counts
             for data in param.list_data() if _mxnet.has_data(param) else ():
                 _mxnet.mark_fresh(data, True)
@@ -84,15 +84,15 @@ class SameStart:
             )
 
 
-def waiting_params(params: Iterable[Parameter], workers: Workers) -> list[Parameter]:
+def deferred_params(params: Iterable[Parameter], workers: Workers) -> list[Parameter]:
     """Return those of `params` that wait for their shape on any worker."""
     params = list(params)
     own = [number for number, param in enumerate(params) if not _mxnet.has_data(param)]
-    waiting = set().union(*workers.gather_plain(own, "parameters that wait for their shape"))
+    waiting = set().union(*workers.all_gather_object(own, "parameters that wait for their shape"))
     return [params[number] for number in sorted(waiting)]
 
 
-def share_shapes(params: Sequence[Parameter], workers: Workers) -> None:
+def sync_shapes(params: Sequence[Parameter], workers: Workers) -> None:
     """Initialise parameters that wait for their shape, if another worker knows it.
 
     A worker that has no sample of a batch runs no forward pass that would infer it.
@@ -107,14 +107,14 @@ def share_shapes(params: Sequence[Parameter], workers: Workers) -> None:
     if not params:
         return
     own = [list(param.shape or ()) if _mxnet.has_data(param) else None for param in params]
-    known = workers.gather_plain(own, "shapes")
+    known = workers.all_gather_object(own, "shapes")
     for param, shapes in zip(params, zip(*known, strict=True), strict=True):
         shape = next((shape for shape in shapes if shape is not None), None)
         if shape is not None and not _mxnet.has_data(param):
             _mxnet.finish_initialization(param, shape)
 
 
-def give_first_values(params: Iterable[Parameter], workers: Workers) -> None:
+def broadcast_parameters(params: Iterable[Parameter], workers: Workers) -> None:
     """Give parameters, on all contexts, the values that the first worker has in its first one."""
     params = [param for param in params if _mxnet.has_data(param)]
     if not params:

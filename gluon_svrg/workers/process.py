@@ -15,7 +15,7 @@ from gluon_svrg import _mxnet
 from gluon_svrg._compat import SIZES_OF_JOBS
 from gluon_svrg.launch import ends
 from gluon_svrg.launch.environment import ATTEMPT
-from gluon_svrg.workers.base import Single, Workers
+from gluon_svrg.workers.base import SingleProcess, Workers
 from gluon_svrg.workers.mpi import MPIWorkers
 from mxnet.kvstore import KVStore, KVStoreBase
 
@@ -50,22 +50,22 @@ def current() -> Workers:
 
 
 @contextmanager
-def alone() -> Iterator[Workers]:
+def single_process() -> Iterator[Workers]:
     """Let this process be one alone inside the ``with`` block: what it makes there is its own."""
     current()  # the others wait for this process at the start, and not for the block
-    _workers.append(Single())
+    _workers.append(SingleProcess())
     try:
         yield _workers[-1]
     finally:
         _workers.pop()
 
 
-def is_started_again() -> bool:
+def is_restart() -> bool:
     """Return whether the launcher has started this job before: its last end was a failure."""
     return int(os.environ.get(ATTEMPT) or 0) > 0
 
 
-def workers_on(kvstore: str | KVStoreBase) -> Workers:
+def workers_of_kvstore(kvstore: str | KVStoreBase) -> Workers:
     """Return the workers that a distributed kvstore stands for: all of this job.
 
     Parameters
@@ -81,7 +81,7 @@ def workers_on(kvstore: str | KVStoreBase) -> Workers:
         other processes.
     """
     own = current()
-    if is_of_somebody_else(kvstore):
+    if is_custom_kvstore(kvstore):
         if (kvstore.num_workers, kvstore.rank) != (own.size, own.rank):
             raise ValueError(
                 f"the kvstore {type(kvstore).__name__} is worker {kvstore.rank} of "
@@ -101,7 +101,7 @@ def workers_on(kvstore: str | KVStoreBase) -> Workers:
             f"kvstore must be one of {', '.join(map(repr, _SYNCHRONOUS))}, got {kind!r}: it is "
             "what adds up the gradients of several processes"
         )
-    if not own.are_several and len(_workers) == 1:
+    if not own.is_distributed and len(_workers) == 1:
         _logger.warning(
             "kvstore=%r means the workers of this job, and this process is its only one; to train "
             "on several, %s",
@@ -111,7 +111,7 @@ def workers_on(kvstore: str | KVStoreBase) -> Workers:
     return own
 
 
-def is_of_somebody_else(kvstore: object) -> TypeGuard[KVStoreBase]:
+def is_custom_kvstore(kvstore: object) -> TypeGuard[KVStoreBase]:
     """Return whether it is a kvstore that is none of MXNet's own."""
     return isinstance(kvstore, KVStoreBase) and not isinstance(kvstore, KVStore)
 
@@ -131,7 +131,7 @@ def _rank_and_size() -> tuple[int, int]:
 
 def _is_first_of_several() -> bool:
     rank, size = _rank_and_size()
-    return rank == 0 and size > 1 and len(_workers) < 2  # two inside of `alone`
+    return rank == 0 and size > 1 and len(_workers) < 2  # two inside of `single_process`
 
 
 def _warn_of_plain_trainer() -> None:
@@ -182,7 +182,7 @@ def _workers_of_job() -> Workers:
     size = _announced_size()
     if size == 1 or (size == 0 and not any(name in os.environ for name in _RANKS)):
         _check_no_other_launcher()
-        return Single()
+        return SingleProcess()
     mpi = _mpi(size)
     if mpi.COMM_WORLD.size == 1:
         if size > 1:
@@ -192,7 +192,7 @@ def _workers_of_job() -> Workers:
                 f"{library!r}, which does not belong to this launcher; use the mpiexec of that MPI"
             )
         _check_no_other_launcher()
-        return Single()
+        return SingleProcess()
     workers = MPIWorkers(mpi.COMM_WORLD)
     ends.connect(workers.leave, workers.abort)
     _watch_plain_trainers()

@@ -10,7 +10,7 @@ from gluon_svrg.checkpoint.first_worker import read_on_first, run_on_first
 from gluon_svrg.checkpoint.resume import find_checkpoint, find_rollback_checkpoint
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.files import DamagedError
-from gluon_svrg.workers import Single
+from gluon_svrg.workers import SingleProcess
 from thread_workers import on_threads
 
 LOGGER = logging.getLogger("test_first_worker")
@@ -26,7 +26,7 @@ def test_a_result(result):
 
     assert on_threads(3, make) == [result] * 3
     assert calls == [0]
-    assert run_on_first(Single(), lambda: result, "here") == result
+    assert run_on_first(SingleProcess(), lambda: result, "here") == result
 
 
 class OwnError(FileExistsError):

@@ -23,8 +23,9 @@ from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.storage import CheckpointKey
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EpochBegin, EpochEnd
-from gluon_svrg.run import Position, StopReason
-from gluon_svrg.workers import Single
+from gluon_svrg.run import Position
+from gluon_svrg.stops import StopReason
+from gluon_svrg.workers import SingleProcess
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -128,7 +129,7 @@ class Run:
     data, train_metrics, val_metrics = training_data(BATCHES), (), ()
     net = nn.HybridSequential()
     trainer = SimpleNamespace(_optimizer=SimpleNamespace(lr_scheduler=None))
-    workers = Single()
+    workers = SingleProcess()
 
     def __init__(self, handler, resumed_from=None):
         self.handlers = [handler]
@@ -528,7 +529,8 @@ def test_what_is_there_already(tmp_path):
 
 
 def test_what_a_process_that_died_has_left_goes(tmp_path):
-    (tmp_path / f".epoch-7-batch-21.{os.getpid()}.tmp").mkdir()
+    host = os.uname().nodename.replace(".", "_")
+    (tmp_path / f".epoch-7-batch-21.{host}.{os.getpid()}-01234567-0.tmp").mkdir()
     fit(gs.CheckpointHandler(tmp_path), epochs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-1-batch-3"]
 

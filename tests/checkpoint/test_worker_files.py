@@ -16,7 +16,7 @@ from gluon_svrg.checkpoint.worker_files import (
     tree_diff,
     tree_digests,
 )
-from gluon_svrg.workers import Reduction, Single
+from gluon_svrg.workers import Reduction, SingleProcess
 from mxnet.ndarray import NDArray
 from thread_workers import on_threads
 
@@ -161,7 +161,7 @@ def test_reductions_are_made_of_the_values_of_all():
 
 
 def test_a_reduction_of_one_process():
-    assert Single().reduction(3, lambda values: values) == [3]
+    assert SingleProcess().reduction(3, lambda values: values) == [3]
 
 
 def test_a_worker_with_a_nan_is_named_on_all():

@@ -12,7 +12,7 @@ from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler, transforms a
 from gluon_svrg.data.shard import Shard
 from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import batches_of, training_data
-from gluon_svrg.workers import Single
+from gluon_svrg.workers import SingleProcess
 from mxnet import gluon
 
 SAMPLES, SIZE = 23, 5  # the last batch has 3, fewer than the most workers here
@@ -22,17 +22,17 @@ Y = RNG.randint(0, 10, SAMPLES).astype("float32")
 W = RNG.uniform(size=SAMPLES).astype("float32")
 
 
-class Several(Single):
+class Several(SingleProcess):
     """One of several workers, all of which have given what this one gives."""
 
     def __init__(self, rank, size):
         super().__init__()
         self.rank, self.size = rank, size
 
-    def gather_plain(self, value, at):
+    def all_gather_object(self, value, label):
         return [value] * self.size
 
-    def of_first(self, value, at):
+    def broadcast_object(self, value, label):
         return value
 
 
@@ -139,7 +139,7 @@ def parts_of(make, size, axis=0):
 
 def whole_of(make):
     np.random.seed(1)
-    return training_data(make(Single()))
+    return training_data(make(SingleProcess()))
 
 
 def drawn(function, *args):
@@ -190,8 +190,8 @@ def test_rows_of_a_batch():
 
 
 def test_one_worker_has_the_data_themselves():
-    data = training_data(KINDS["list"](Single()))
-    assert shard(data, Single()) is data
+    data = training_data(KINDS["list"](SingleProcess()))
+    assert shard(data, SingleProcess()) is data
 
 
 @pytest.mark.full
@@ -337,7 +337,7 @@ def test_the_loader_of_the_user_stays_as_it_is():
 
 def test_the_seed_that_was_drawn_is_the_first_workers():
     class Second(Several):
-        def of_first(self, value, at):
+        def broadcast_object(self, value, label):
             return 3
 
     own = ArrayLoader(X, Y, batch_size=SIZE, shuffle=True)
@@ -412,6 +412,6 @@ def test_a_sampler_with_another_length():
 
 @pytest.mark.slow
 def test_a_sampler_for_other_workers():
-    data = training_data(own_data_loader(Single()))
+    data = training_data(own_data_loader(SingleProcess()))
     with pytest.raises(ValueError, match="is for worker 0 of 1, and this is worker 1 of 2"):
         shard(data, Several(1, 2))

@@ -12,7 +12,7 @@ import problems
 import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy import engine as engines
-from gluon_svrg.deploy.model_dir import read_model, write_model
+from gluon_svrg.deploy.model_dir import read_model
 from mxnet import gluon
 from mxnet.gluon import nn
 
@@ -227,19 +227,6 @@ def test_a_model_of_int8(model, x, tmp_path):
         "model-symbol.json",
         "model-0000.params",
     }
-
-
-def test_a_directory_of_an_earlier_version(net, x, tmp_path):
-    """Its card says nothing of ONNX."""
-    model = read_model(deploy.export(net, tmp_path / "new", x, onnx=False))
-    del model.card["onnx"]
-    auxiliary = set(model.symbol.list_auxiliary_states())
-    stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": a for n, a in model.params.items()}
-    write_model(tmp_path / "old", model.card, model.symbol.tojson(), stored, False)
-    reason = "the model has no ONNX file: version 0.7 or earlier wrote it"
-    assert chosen(tmp_path / "old") == ("mxnet", reason)
-    new, old = (deploy.Predictor(tmp_path / name)(x) for name in ("new", "old"))
-    np.testing.assert_array_equal(new, old)
 
 
 @needs_onnx

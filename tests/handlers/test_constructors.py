@@ -150,43 +150,6 @@ def test_required_handlers_are_added_unless_one_of_their_class_is_given():
     assert classes_of(Asks(), Given()) == [Given]
 
 
-def test_a_class_of_handlers_of_0_7_is_called_by_its_old_method():
-    with pytest.warns(DeprecationWarning, match="HasCompanions is now called RequiresHandlers"):
-        has_companions = gs.events.HasCompanions
-
-    class Asks(has_companions, gs.events.TrainBegin):
-        def companions(self):
-            return [gs.EMAHandler]
-
-    problem = problems.make("softmax")
-    trainer = mx.gluon.Trainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
-    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=Asks())
-    assert any(isinstance(handler, gs.EMAHandler) for handler in estimator.handlers)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "old_method", "method"),
-    [
-        ("CatchesUp", "ResumesInterrupted", "catch_up", "resume_interrupted"),
-        ("DecidesAboutNaN", "HandlesNonFinite", "report", "on_non_finite"),
-        ("HasCompanions", "RequiresHandlers", "companions", "required_handlers"),
-        ("HasPasses", "AddsPasses", "passes", "extra_passes"),
-    ],
-)
-def test_classes_of_handlers_have_their_names_of_0_7(old, new, old_method, method):
-    with pytest.warns(DeprecationWarning, match=f"events.{old} is now called {new}, and its met"):
-        kind = getattr(gs.events, old)
-    assert issubclass(kind, getattr(gs.events, new))
-    handler = type("Mine", (kind,), {old_method: lambda self, *args: ("called", *args)})()
-    assert getattr(handler, method)(1) == ("called", 1)
-
-
-def test_events_have_no_other_names():
-    with pytest.raises(AttributeError, match=r"'gluon_svrg.events' has no attribute 'Other'"):
-        gs.events.Other  # noqa: B018
-
-
 def test_arrays_of_a_batch_processor_of_the_users_own_may_be_no_lists():
     class Bare(gs.BatchProcessor):
         def fit_batch(self, estimator, batch, batch_axis=0):

@@ -14,7 +14,7 @@ import pytest
 from gluon_svrg.data import ArrayLoader
 from gluon_svrg.events import BatchEnd
 from gluon_svrg.svrg import Smoothness
-from gluon_svrg.workers import Single
+from gluon_svrg.workers import SingleProcess
 from mxnet import gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -525,7 +525,7 @@ def test_data_without_a_curvature(value, caplog):
 @pytest.mark.slow
 def test_workers_that_have_no_whole_batches(caplog, monkeypatch):
     dataset = gluon.data.ArrayDataset(*(array.astype("float32") for array in arrays()))
-    monkeypatch.setattr(Single, "are_several", True)
+    monkeypatch.setattr(SingleProcess, "is_distributed", True)
     text = left(make(), gluon.data.DataLoader(dataset, 32), caplog)
     assert "has only its own part of a DataLoader; give an ArrayLoader or a list" in text
 

@@ -162,12 +162,6 @@ def test_bad_arguments(arguments, message):
         gs.NaNGuardHandler(**arguments)
 
 
-def test_the_old_name_of_max_roll_backs():
-    with pytest.warns(DeprecationWarning, match="most_roll_backs is now called max_roll_backs"):
-        guard = gs.NaNGuardHandler("roll_back", most_roll_backs=2)
-    assert guard.max_roll_backs == guard.most_roll_backs == 2
-
-
 def test_another_handlers_nan_is_reported_through_the_event_class():
     guard = gs.NaNGuardHandler()
     assert isinstance(guard, HandlesNonFinite)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from gluon_svrg.launch import hosts as hosts_module
-from gluon_svrg.launch.hosts import wait_for, workers_on
+from gluon_svrg.launch.hosts import wait_for, worker_count
 from launching import PROLOGUE, Launched, launch
 from ports import free_port
 from sshds import ADDRESSES, PROGRAMS, Hosts
@@ -75,7 +75,7 @@ def test_this_machine_needs_no_ssh(ssh, tmp_path):
     [({"a": 2}, 4, 2), ({"a": 2, "b": 2}, 4, 4), ({"a": 1}, 7, 2), ({"a": 3}, 5, 3)],
 )
 def test_workers_in_proportion(some, workers, wanted):
-    assert workers_on(some, {"a": some["a"], "b": 2}, workers) == wanted
+    assert worker_count(some, {"a": some["a"], "b": 2}, workers) == wanted
 
 
 # --- Over a real sshd ---------------------------------------------------------------------------

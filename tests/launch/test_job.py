@@ -350,7 +350,7 @@ def test_who_only_heard_of_another_does_not_hide_the_cause(script):
     path = script(
         """
 class Heard(Exception):
-    is_of_another = True
+    is_from_peer = True
 meet()
 if rank == 0: raise Heard("worker 1 is gone")
 time.sleep(1)
@@ -368,7 +368,7 @@ def test_who_heard_of_another_that_lives_tells_it_after_a_while(script):
     path = script(
         """
 class Heard(Exception):
-    is_of_another = True
+    is_from_peer = True
 meet()
 if rank == 0: raise Heard("worker 1 is gone")
 time.sleep(60)

@@ -32,7 +32,7 @@ def train():
     return float(net.weight.data().sum().asscalar())
 
 if "alone" in sys.argv:
-    with gs.workers.alone():
+    with gs.workers.single_process():
         weights = train()
 else:
     weights = train()

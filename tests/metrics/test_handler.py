@@ -238,17 +238,3 @@ def test_the_losses_of_a_batch_are_added_up_in_float64():
         handler.batch_end(None, label=[ones], pred=[ones], loss=[values])
     handler.flush()
     assert loss.get() == ("loss", (2**24 + 3) / 4)
-
-
-def test_the_old_names_of_the_limits():
-    metric, loss = CountingAccuracy(), mx.nd.array([1, 1])
-    with pytest.warns(DeprecationWarning, match="is now called max_") as caught:
-        handler = gs.MetricHandler([metric], most_batches=2, most_bytes=2**20)
-    assert [str(warning.message).split(":")[0] for warning in caught] == [
-        "the argument most_batches is now called max_batches",
-        "the argument most_bytes is now called max_bytes",
-    ]
-    handler.epoch_begin(None)
-    for expected in (1, 1, 3, 3, 5):
-        handler.batch_end(None, pred=[loss], label=[loss], loss=[loss])
-        assert metric.updates == expected

@@ -119,31 +119,6 @@ def test_a_metric_handler_that_is_given_may_leave_the_loss_out(handler_class):
     assert found == other.evaluate(data)
 
 
-def old(estimator, name="softmaxcrossentropyloss"):
-    """Call the metrics of the loss as version 0.2 did."""
-    for metric in [*estimator.train_metrics, *estimator.val_metrics]:
-        metric.name = metric.name.replace("loss", name)
-    return estimator
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batches", [5, 7])
-def test_a_checkpoint_with_the_old_names_goes_on(batches, tmp_path):
-    """In the middle of an epoch, and at its end: rows, counts and the last evaluation."""
-    straight, data = make()
-    expected = straight.fit(data, data, epochs=3).history
-    first, data = make()
-    handlers = [gs.CheckpointHandler(tmp_path, every_n_batches=1)]
-    old(first).fit(data, data, batches=batches, event_handlers=handlers)
-    assert "training softmaxcrossentropyloss" in first.history[0]
-    again, data = make()
-    result = again.fit(data, data, 3, [gs.CheckpointHandler(tmp_path)], resume="auto")
-    assert names(again.train_metrics) == ["training accuracy", "training loss"]
-    for name in ("training loss", "validation loss", "training accuracy"):
-        assert result.history.column(name) == expected.column(name)
-    assert [list(row) for row in result.history] == [list(row) for row in expected]
-
-
 def test_a_checkpoint_without_the_loss(tmp_path, root_logger, capsys):
     """Of a run with a metric of its own, which had no loss: that epoch's is of what follows."""
     first, data = make("acc")

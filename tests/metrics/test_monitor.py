@@ -80,27 +80,6 @@ def test_a_misspelt_name_is_told_before_the_mode(name):
         estimator_with().fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
 
 
-def test_the_old_name_of_the_loss():
-    problem = problems.make("softmax")
-    old, new = "validation softmaxcrossentropyloss", "validation loss"
-    results = []
-    for name in (old, new):
-        handler = gs.EarlyStoppingHandler(name, patience=2)
-        fit = {"val_data": problem.ndarrays(), "epochs": 3, "event_handlers": [handler]}
-        if name == old:
-            with pytest.warns(DeprecationWarning, match=f"{old}.* is now called '{new}'"):
-                result = estimator_with().fit(problem.ndarrays(), **fit)
-        else:
-            result = estimator_with().fit(problem.ndarrays(), **fit)
-        results.append((handler.best, handler.best_epoch, result.history.column(new)))
-    assert results[0] == results[1]
-    # A metric that has that name by itself keeps it.
-    own = mx.metric.Loss("softmaxcrossentropyloss")
-    handler = gs.EarlyStoppingHandler("training softmaxcrossentropyloss", patience=2)
-    estimator_with(own).fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
-    assert handler.best is not None
-
-
 def test_every_metric_of_mxnet_is_told_or_asks():
     for metric in (
         mx.metric.Accuracy(),

@@ -207,28 +207,6 @@ def test_master_copies_and_float64_go_on_exactly(optimizer, dtype, update_on_kvs
     assert same(ours, uninterrupted)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_states_of_mxnets_nag_continue_in_this_packages(momentum, dtype, tmp_path):
-    """Up to version 0.7 the name 'nag' was MXNet's class."""
-
-    def optimizer(kind):
-        return kind(learning_rate=0.1, momentum=momentum, multi_precision=dtype == "float16")
-
-    params, others = parameters(ONE, dtype), parameters(ONE, dtype)
-    trainer = gs.SVRGTrainer(params, optimizer(mx.optimizer.NAG))
-    steps(trainer, params, range(10))
-    trainer.save_states(tmp_path / "a.states")
-    for other, param in zip(others, params, strict=True):
-        other.set_data(param.data())
-    loaded = gs.SVRGTrainer(others, optimizer(gs.NAG))
-    loaded.load_states(tmp_path / "a.states")
-    assert loaded.optimizer.aggregate_num > 1
-    steps(trainer, params, range(10, 20))
-    steps(loaded, others, range(10, 20))
-    assert same(values(others), values(params))
-
-
 def test_the_optimizer_and_its_rate_are_the_files(tmp_path):
     """As with gluon.Trainer, but the optimizer stays the object that the user holds."""
     params = parameters(ONE)
@@ -574,11 +552,13 @@ def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path)
     assert refused > 150  # the others are changes of what zip does not look at, such as dates
 
 
-def test_states_of_a_later_version_are_said(tmp_path):
-    states = TrainerStates({"format": "gluon_svrg.states/3"}, {})
-    (tmp_path / "later.states").write_bytes(states.to_bytes())
-    with pytest.raises(ValueError, match=r"'gluon_svrg\.states/3', of a later version, and this"):
-        TrainerStates.read(tmp_path / "later.states")
+@pytest.mark.parametrize("number", [1, 3])
+def test_states_of_another_version_are_said(number, tmp_path):
+    states = TrainerStates({"format": f"gluon_svrg.states/{number}"}, {})
+    (tmp_path / "other.states").write_bytes(states.to_bytes())
+    message = rf"the format 'gluon_svrg\.states/{number}', and .* reads 'gluon_svrg\.states/2' only"
+    with pytest.raises(ValueError, match=message):
+        TrainerStates.read(tmp_path / "other.states")
 
 
 def test_the_key_of_an_optimizer_does_not_depend_on_its_module(monkeypatch, tmp_path):

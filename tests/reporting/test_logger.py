@@ -16,6 +16,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
+from gluon_svrg._typing import LOGGER
 from gluon_svrg.events import EpochEnd
 from gluon_svrg.reporting.logger import (
     ConsoleHandler,
@@ -24,7 +25,6 @@ from gluon_svrg.reporting.logger import (
     suppress_info,
 )
 from gluon_svrg.reporting.verbosity import check_verbose
-from gluon_svrg.run import LOGGER
 from tqdm import tqdm
 
 INFO, WARNING = logging.INFO, logging.WARNING

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gluon_svrg.svrg import BatchGradient, FullGradient, Snapshot
 from gluon_svrg.svrg.collective import mean_batch_gradient
-from gluon_svrg.workers import Single
+from gluon_svrg.workers import SingleProcess
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO
@@ -131,10 +131,10 @@ def test_it_holds_the_loss_scale_that_it_was_made_with(monkeypatch):
         np.testing.assert_allclose(trainer.full_gradient[name][0].asnumpy(), mean)
 
 
-class Doubled(Single):
+class Doubled(SingleProcess):
     """As if another worker had the same."""
 
-    def sum(self, arrays):
+    def all_reduce(self, arrays):
         for array in arrays:
             array *= 2
 

@@ -5,7 +5,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.svrg import MaskLock
-from gluon_svrg.workers import Single
+from gluon_svrg.workers import SingleProcess
 from mxnet import autograd
 from mxnet.gluon import nn, rnn
 
@@ -124,7 +124,7 @@ def test_each_worker_has_masks_of_its_own():
     """The first one's are those of one process."""
     locks = [MaskLock(3)]
     for rank in range(3):
-        workers = Single()
+        workers = SingleProcess()
         workers.rank = rank
         locks.append(MaskLock(3, workers=workers))
     for lock in locks:

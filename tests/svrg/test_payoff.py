@@ -287,24 +287,3 @@ def test_resume(tmp_path, stop):
     resumed = run(gs.CheckpointHandler(tmp_path), resume="auto", seed=1)
     assert problems.same(whole[0], resumed[0])
     assert whole[1:] == resumed[1:]
-
-
-def test_the_old_name_of_the_criterion():
-    svrg = gs.SVRGHandler(max_variance_ratio=0.5)
-    with pytest.warns(DeprecationWarning, match=r"giving_up is now called criterion"):
-        assert svrg.giving_up is svrg.criterion
-
-
-def test_the_arguments_of_0_7():
-    with pytest.warns(DeprecationWarning, match="is now called") as caught:
-        svrg = gs.SVRGHandler(give_up_above=0.5, look_again_every=3)
-    assert len(caught) == 2
-    assert (svrg.max_variance_ratio, svrg.recheck_every_n_epochs) == (0.5, 3)
-    with pytest.warns(
-        DeprecationWarning, match=r"SVRGHandler\.give_up_above is now called max_var"
-    ):
-        assert svrg.give_up_above == 0.5
-    with pytest.warns(DeprecationWarning, match=r"look_again_every is now called recheck_every_n"):
-        assert svrg.look_again_every == 3
-    with pytest.warns(DeprecationWarning, match=r"PayoffCriterion\.epoch is now called off_since"):
-        assert svrg.criterion.epoch is None

@@ -324,7 +324,7 @@ def test_mxnets_own_estimator():
 
 def test_several_workers():
     estimator = small()
-    estimator.workers = SimpleNamespace(are_several=True, size=4)
+    estimator.workers = SimpleNamespace(is_distributed=True, size=4)
     with pytest.raises(ValueError, match="its steps in one process, and there are 4 workers"):
         gs.find_learning_rate(estimator, [BATCH])
 

@@ -206,7 +206,7 @@ def plain_trainers():
 def everything():
     results = {name: [function(*given)] for name, (function, *given) in CASES.items()}
     results |= {"refused": refused(), "plain": plain_trainers(), "by hand": [by_hand()]}
-    with workers.alone():
+    with workers.single_process():
         for name, (function, *given) in CASES.items():
             results[name].append(function(*given))
     return results

@@ -153,12 +153,14 @@ class CountedCheckpoints(gs.CheckpointHandler):
         self.counts, self.bests = [], []
 
     def safe_point(self, estimator, *args, **kwargs):
-        labels, gather = [], estimator.workers.gather
-        estimator.workers.gather = lambda data, at: labels.append(at) or gather(data, at)
+        labels, gather = [], estimator.workers.all_gather_bytes
+        estimator.workers.all_gather_bytes = lambda data, label: (
+            labels.append(label) or gather(data, label)
+        )
         try:
             super().safe_point(estimator, *args, **kwargs)
         finally:
-            del estimator.workers.gather
+            del estimator.workers.all_gather_bytes
         if labels:
             self.counts.append(len(labels))
             self.bests.append(self.best.name if self.best else None)
@@ -329,7 +331,7 @@ def _with_fewer_workers():
 def _from_one_process():
     first = workers.current()
     if first.is_first:
-        with workers.alone():
+        with workers.single_process():
             estimator = estimator_of(noisy=False)
             fit(estimator, [*handlers("one"), StopAt(5, rank=0)])
     first.barrier("one process")

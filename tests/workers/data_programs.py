@@ -87,10 +87,10 @@ def all_kinds():
     differences = {}
     for number, (kind, with_svrg) in enumerate(itertools.product(KINDS, (False, True))):
         together = trained(kind, with_svrg)
-        digests = own.gather_plain([a.tobytes().hex() for a in together], "weights")
+        digests = own.all_gather_object([a.tobytes().hex() for a in together], "weights")
         assert all(digest == digests[0] for digest in digests), kind
         if number % own.size == own.rank:
-            with workers.alone():
+            with workers.single_process():
                 alone = trained(kind, with_svrg)
             differences[f"{kind}, SVRG {with_svrg}"] = max(
                 float(np.abs(ours - expected).max())

@@ -14,7 +14,7 @@ from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.batch.backward import backward_of
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
-from gluon_svrg.run import RunWithPosition
+from gluon_svrg.run import Run, RunState
 from gluon_svrg.svrg import Interval, OptimalCoefficient
 
 OPTIMIZERS = {
@@ -95,11 +95,11 @@ def compare(cases):
     for number, (train, *case) in enumerate(cases):
         weights = train(*case)
         digest = hashlib.sha256(weights.tobytes()).hexdigest()
-        if len(set(own.gather_plain(digest, "digest of a case"))) > 1:
+        if len(set(own.all_gather_object(digest, "digest of a case"))) > 1:
             wrong.append([train.__name__, *case, "the workers differ from each other"])
         if number % own.size != own.rank:
             continue
-        with workers.alone():
+        with workers.single_process():
             expected = train(*case)
         largest = np.abs(expected).max()
         difference = np.inf
@@ -110,7 +110,10 @@ def compare(cases):
         moved = np.abs(expected[-1] - expected[0]).max()
         if not moved > 1e-3 * largest:
             wrong.append([train.__name__, *case, f"the weights have moved by {moved} only"])
-    return {"number": len(cases), "wrong": list(itertools.chain(*own.gather_plain(wrong, "end")))}
+    return {
+        "number": len(cases),
+        "wrong": list(itertools.chain(*own.all_gather_object(wrong, "end"))),
+    }
 
 
 def train_by_fit(optimizer, method, kind):
@@ -177,7 +180,7 @@ def train_by_hand(optimizer, method, kind):
                 run.trainer.correct(interval.gradient(batch, index))
             step.batch_end(run, loss=loss)
             weights.append(weights_of(run.net))
-        step.epoch_end(run)
+        step.steps_due(run)
         weights.append(weights_of(run.net))
         interval.check()
     if method:
@@ -187,14 +190,14 @@ def train_by_hand(optimizer, method, kind):
     return np.array(weights)
 
 
-class Hand(RunWithPosition):
+class Hand(Run):
     """What the parts of this package ask of a run."""
 
-    batch_axis = 0
+    state = RunState()
 
     def __init__(self, optimizer, method, kind):
         # An estimated coefficient is one of a whole batch: that of one process with one context.
-        is_whole = bool(method) and method[0] == "auto" and not workers.current().are_several
+        is_whole = bool(method) and method[0] == "auto" and not workers.current().is_distributed
         self.context = [mx.cpu(i) for i in range(1 if is_whole else kind.contexts)]
         self.net = network(kind.dtype, self.context)
         name, arguments = OPTIMIZERS[optimizer]

@@ -185,7 +185,7 @@ FAILING = {
 
 
 def failing():
-    folder = workers.current().of_first(tempfile.mkdtemp(), "folder")
+    folder = workers.current().broadcast_object(tempfile.mkdtemp(), "folder")
     with open(f"{folder}/log.csv", "w"):
         pass
     errors = errors_of(*(lambda _, case=case: case(folder) for case in FAILING.values()))
@@ -263,6 +263,6 @@ def start():
 def starts():
     """Return what each of the programs above gives."""
     together = beats()
-    with workers.alone():
+    with workers.single_process():
         alone = beats()
     return [[together, alone], default_trainer(), start()]

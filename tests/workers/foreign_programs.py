@@ -50,7 +50,7 @@ def train():
             fit(net, trainer, data, label)
             found.append(store.calls)
         else:
-            with workers.alone():
+            with workers.single_process():
                 trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
                 fit(net, trainer, data, label)
         found.append(net.weight.data().asnumpy().ravel().tolist())

@@ -55,13 +55,13 @@ def sums_of_numpy(params):
     sums, sizes = [], []
     for param in params:
         grad = param.grad().asnumpy()
-        data = own.gather(grad.astype("float16").tobytes(), param.name)
+        data = own.all_gather_bytes(grad.astype("float16").tobytes(), param.name)
         first, *others = (np.frombuffer(d, "float16").reshape(grad.shape) for d in data)
         total = first.copy()
         for other in others:
             total += other
         sums.append(total)
-        data = own.gather(grad.tobytes(), param.name)
+        data = own.all_gather_bytes(grad.tobytes(), param.name)
         sizes.append(sum(np.abs(np.frombuffer(d, "float32").reshape(grad.shape)) for d in data))
     return sums, sizes
 
@@ -106,7 +106,7 @@ def steps():
     return {
         "roundings": max(roundings),
         "as numpy": all(same_bits),
-        "same weights": set(own.gather(data, "weights")) == {data},
+        "same weights": set(own.all_gather_bytes(data, "weights")) == {data},
         "moved": float(max(sums[0].max(), -sums[0].min())),
     }
 

@@ -111,7 +111,9 @@ class At(events.BatchBegin, events.BatchEnd, events.EpochEnd, events.SafePoint):
 
     def _heard(self, event, estimator):
         is_there = (event, estimator.position.batch) == (self.event, self.batch)
-        is_here = self.rank in (estimator.workers.rank, None) or not estimator.workers.are_several
+        is_here = (
+            self.rank in (estimator.workers.rank, None) or not estimator.workers.is_distributed
+        )
         return self.function(estimator) if is_there and is_here else None
 
     def batch_begin(self, estimator, *args, **kwargs):
@@ -138,7 +140,7 @@ class Processor(gs.BatchProcessor):
     def _passed(self, kind, estimator):
         if kind == self.kind:
             self.left -= 1
-            is_here = estimator.workers.rank == self.rank or not estimator.workers.are_several
+            is_here = estimator.workers.rank == self.rank or not estimator.workers.is_distributed
             if self.left == 0 and is_here:
                 self.function(estimator)
 
@@ -256,7 +258,7 @@ def runs(folder):
     for number, (name, run) in enumerate(cases().items()):
         print(name, flush=True)
         together[name] = run(f"{folder}/together{number}")
-    with workers.alone():
+    with workers.single_process():
         for number, (name, run) in enumerate(cases().items()):
             alone[name] = run(f"{folder}/alone{rank}_{number}")
     return [together, alone]

@@ -191,7 +191,7 @@ def values():
     together = {name: fit_and_evaluate(*case(one)) for name, case in cases().items()}
     contexts = {name: fit_and_evaluate(*case(two)) for name, case in cases().items()}
     between = in_between()
-    with workers.alone():
+    with workers.single_process():
         alone = {name: fit_and_evaluate(*case(one)) for name, case in cases().items()}
     return [together, contexts, alone, between]
 

@@ -41,7 +41,7 @@ def sums():
                 arrays = [mx.nd.array(row[own.rank], dtype=dtype) for row in rows]
             for array, row in zip(arrays, rows, strict=True):
                 array[:] = mx.nd.array(row[own.rank], dtype=dtype)
-            own.sum(arrays)
+            own.all_reduce(arrays)
             digest, errors = hashlib.sha256(), []
             for array, row in zip(arrays, rows, strict=True):
                 total, size = (sum(f(r.astype("float64")) for r in row) for f in (np.asarray, abs))
@@ -57,7 +57,7 @@ def chain():
     own = workers.current()
     arrays = [mx.nd.full((50, 50), own.rank + 1.0), mx.nd.full((3,), own.rank + 2.0)]
     for _ in range(20):
-        own.sum(arrays)
+        own.all_reduce(arrays)
         for array in arrays:
             array /= own.size
     first = sum(r + 1.0 for r in range(own.size)) / own.size
@@ -75,10 +75,10 @@ def kinds():
         mx.nd.full((2,), 100, dtype="uint8"),
         mx.nd.full((2,), 50, dtype="int8"),
     ]
-    own.sum(mixed)
-    own.sum([])
+    own.all_reduce(mixed)
+    own.all_reduce([])
     turned = [mx.nd.full((4,), 1.0, dtype="float64"), mx.nd.full((2,), 1.0, dtype="float16")]
-    own.sum(turned)
+    own.all_reduce(turned)
     return [np.unique(array.asnumpy()).tolist() for array in [*mixed, *turned]]
 
 
@@ -118,10 +118,12 @@ def convolutions():
         net(x).wait_to_read()
         params = list(net.collect_params().values())
         values = np.concatenate([p.data().copy().asnumpy().ravel() for p in params])
-        expected = sum(np.frombuffer(v, "float32") for v in own.gather(values.tobytes(), "test"))
+        expected = sum(
+            np.frombuffer(v, "float32") for v in own.all_gather_bytes(values.tobytes(), "test")
+        )
         net(x).wait_to_read()
         copies = [p.data() for p in params]
-        own.sum(copies)
+        own.all_reduce(copies)
         own.broadcast(copies)
         found = np.concatenate([copy.asnumpy().ravel() for copy in copies])
         right.append(bool(np.array_equal(found, expected)))
@@ -141,7 +143,7 @@ def refusals():
         [mx.nd.ones((2,), dtype="bool")],
     ):
         try:
-            own.sum(arrays)
+            own.all_reduce(arrays)
         except ValueError as error:
             messages.append(str(error))
     return messages
@@ -149,13 +151,13 @@ def refusals():
 
 def gathers():
     own = workers.current()
-    plain = own.gather_plain({"rank": own.rank, "none": None, "é": [0.1, True]}, "a")
-    first = own.of_first(own.rank + 10, "b")
-    total = own.total(0.1 * (own.rank + 1), "c")
+    plain = own.all_gather_object({"rank": own.rank, "none": None, "é": [0.1, True]}, "a")
+    first = own.broadcast_object(own.rank + 10, "b")
+    total = own.all_sum(0.1 * (own.rank + 1), "c")
     lengths = (own.rank, 235, 236, 237, 5_000_000 * own.rank)  # 236 bytes and less go at once
-    data = [own.gather(bytes([own.rank]) * length, "d") for length in lengths]
+    data = [own.all_gather_bytes(bytes([own.rank]) * length, "d") for length in lengths]
     parts = [[[len(part), sorted(set(part))] for part in parts] for parts in data]
-    return [plain, first, total, parts, own.any(own.rank == 1, "e"), own.any(False, "f")]
+    return [plain, first, total, parts, own.all_any(own.rank == 1, "e"), own.all_any(False, "f")]
 
 
 def twice():
@@ -163,7 +165,7 @@ def twice():
     own = workers.current()
     small, big = mx.nd.ones((4,)), mx.nd.ones((100_000,))
     for _ in range(3):
-        own.sum([small, big, small, big])
+        own.all_reduce([small, big, small, big])
     return [small[0].asscalar().item(), big[0].asscalar().item()]
 
 
@@ -176,10 +178,10 @@ def late():
     for rank in range(own.size):
         for _ in range(2):
             time.sleep(0.3 * (own.rank == rank))
-            own.sum([array])
+            own.all_reduce([array])
             array /= own.size
         time.sleep(0.3 * (own.rank == rank))
-        gathered = own.gather_plain(own.rank, "test")
+        gathered = own.all_gather_object(own.rank, "test")
     mpi._LONG = before
     return [float(array[0].asscalar()), gathered]
 
@@ -194,7 +196,7 @@ def patterns(repetitions=60):
         array = values.copy()
         own.barrier("test")
         time.sleep(rng.random_sample() * 0.004)
-        own.sum([array])
+        own.all_reduce([array])
         found.add(hashlib.sha256(array.asnumpy().tobytes()).hexdigest())
     return sorted(found)
 
@@ -229,11 +231,11 @@ def overlap():
         Waits.let_go.set()
 
     first, last = mx.nd.ones((300_000,)), mx.nd.ones((300_000,))
-    own.sum([first, last])
+    own.all_reduce([first, last])
     mpi.MPIWorkers._add = watched
     first[:] = mx.nd.Custom(first, op_type="waits")
     assert Waits.held.wait(30)
-    own.sum([first, last])
+    own.all_reduce([first, last])
     mpi.MPIWorkers._add = add
     Waits.let_go.clear()
     return [begins, *(sorted(set(array.asnumpy().tolist())) for array in (first, last))]
@@ -296,7 +298,7 @@ def failures():
 
 
 def at_different_places(own):
-    own.gather(b"", "step 3" if own.is_first else "the end of the epoch")
+    own.all_gather_bytes(b"", "step 3" if own.is_first else "the end of the epoch")
 
 
 def fails_in_a_message(own):
@@ -308,34 +310,34 @@ def fails_in_a_message(own):
 
 def fails_in_a_sum(own):
     array = mx.nd.ones((1000,))
-    own.sum([array])
+    own.all_reduce([array])
     if own.rank == 1:
         own.abort("ValueError: no data")
         raise ValueError("no data")
-    own.sum([array])
+    own.all_reduce([array])
 
 
 def adds_other_arrays(own):
-    own.sum([mx.nd.ones((2,)), mx.nd.ones((3 + own.rank,))])
+    own.all_reduce([mx.nd.ones((2,)), mx.nd.ones((3 + own.rank,))])
 
 
 def adds_once_less(own, rank):
     array = mx.nd.ones((3,))
-    own.sum([array])
+    own.all_reduce([array])
     own.barrier("the step before")
-    own.sum([array])
+    own.all_reduce([array])
     if own.rank != rank:
-        own.sum([array])
+        own.all_reduce([array])
     own.barrier("step")
 
 
 def adds_in_another_order(own):
     main, other = [mx.nd.ones((3,))], [mx.nd.ones((3, 1))]
     for arrays in (main, other):
-        own.sum(arrays)
+        own.all_reduce(arrays)
     own.barrier("the step before")
     for arrays in (other, main) if own.rank == 1 else (main, other):
-        own.sum(arrays)
+        own.all_reduce(arrays)
     own.barrier("step")
 
 
@@ -371,7 +373,7 @@ def ends(how):
     """Worker 1 ends in the middle of the run; the others are at their next step."""
     own = workers.current()
     array = mx.nd.ones((3,))
-    own.sum([array])
+    own.all_reduce([array])
     if own.is_first and how == "full disk":
         with open("/dev/full", "w") as file:
             file.write("the log")
@@ -391,7 +393,7 @@ def ends(how):
         from gluon_svrg.workers import progress
 
         progress.beat()
-    own.sum([array])
+    own.all_reduce([array])
     own.barrier("the next step")
 
 

@@ -5,7 +5,7 @@ import time
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg.workers import alone, current
+from gluon_svrg.workers import current, single_process
 from mxnet import gluon
 from mxnet.contrib import amp
 from problems import has_bfloat16
@@ -112,12 +112,12 @@ def main():
     }
     for name, ways in WAYS.items():
         results[name] = [step_that_ignores(current().rank, 2, ways)]
-        with alone():
+        with single_process():
             results[name].append(step_that_ignores(0, 1, ways))
     if has_bfloat16():
         amp.init("bfloat16")
         results["scaled"] = [scaled_loss()]
-        with alone():
+        with single_process():
             results["scaled"].append(scaled_loss())
     (results["left out"],) = errors_of(lambda _: two_trainers())
     return results

@@ -6,11 +6,11 @@ from gluon_svrg import workers
 
 def gather():
     own = workers.current()
-    values = own.gather_plain({"rank": own.rank, "text": "x" * own.rank}, "test")
-    total = own.total(0.1 * (own.rank + 1), "test")
+    values = own.all_gather_object({"rank": own.rank, "text": "x" * own.rank}, "test")
+    total = own.all_sum(0.1 * (own.rank + 1), "test")
     array = mx.nd.full((2, 3), own.rank + 1.0, dtype="float64")
     first = mx.nd.full((2,), own.rank + 5.0)
-    own.sum([array])
+    own.all_reduce([array])
     own.broadcast([first])
     return [values, total, array.asnumpy().tolist(), first.asnumpy().tolist()]
 
@@ -22,6 +22,6 @@ def latency():
     times = []
     for _ in range(2000):
         begin = time.perf_counter()
-        own.gather_plain([1, 0], "test")
+        own.all_gather_object([1, 0], "test")
         times.append(time.perf_counter() - begin)
     return sorted(times)[1000] * 1e6

@@ -24,7 +24,7 @@ def refused():
 
 def everything():
     results = {name: [fit(*arguments)] for name, arguments in CASES.items()}
-    with workers.alone():
+    with workers.single_process():
         for name, arguments in CASES.items():
             results[name].append(fit(*arguments))
     return results

@@ -51,7 +51,7 @@ def refusals():
             gs.SVRGTrainer(params, "sgd", **arguments)
         except ValueError as error:
             messages.append(str(error))
-    with workers.alone():
+    with workers.single_process():
         gs.SVRGTrainer([sparse], "sgd")
         store = mx.kv.create("device")
         gs.SVRGTrainer([dense], "sgd", kvstore=store, update_on_kvstore=True)
@@ -179,7 +179,7 @@ def a_cancelled_pass():
 
     def is_cancelled():
         asked.append(1)
-        return own.any(own.rank == 1 and len(asked) == 2, "batch")
+        return own.all_any(own.rank == 1 and len(asked) == 2, "batch")
 
     net = dense(2)
     interval = Interval(
@@ -268,7 +268,7 @@ def handlers_that_decide():
         }
 
     together = train()
-    with workers.alone():
+    with workers.single_process():
         return [together, train()]
 
 

@@ -1,0 +1,37 @@
+"""The checkpoints of version 0.8, whose evaluation was no phase of the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_svrg._typing import State
+from gluon_svrg.run import Phase
+
+FORMAT = 4
+
+
+def translated(states: State) -> State:
+    """Return the states of all parts as this version has them."""
+    history = {**states["history"], "evaluated_at": {}, "evaluated_at_batch": None}
+    position = _position_of(states["position"], states["handlers"])
+    return {**states, "history": history, "position": position}
+
+
+def _position_of(position: State, handlers: State) -> dict[str, Any]:
+    """Return the position with its phase.
+
+    A stop in an evaluation after a batch left `is_due` in the state of the ValidationHandler; one
+    at the end of an epoch left the names of the handlers that had got *epoch end*.
+    """
+    is_due = any(state.get("is_due") for filed in handlers.values() for _, state in filed if state)
+    had_epoch_end = bool(position.get("heard"))
+    if is_due or had_epoch_end:
+        phase = Phase.EVALUATING
+    else:
+        phase = Phase.TRAINING if position["is_in_epoch"] else Phase.BETWEEN
+    counts = {name: position[name] for name in ("epoch", "batch", "batch_in_epoch")}
+    return {
+        **counts,
+        "phase": phase.value,
+        "is_trained": position["is_cut"] or had_epoch_end,
+    }

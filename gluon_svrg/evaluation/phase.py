@@ -1,0 +1,159 @@
+"""EvaluationPhase: the evaluations of a run, which alone give figures to its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluon_svrg._mxnet import optimizer_of
+from gluon_svrg.evaluation.evaluate import Figures, evaluate
+from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
+from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
+from gluon_svrg.metrics.setup import copies_for
+from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.run import Phase, Run
+from gluon_svrg.stops import Interrupted
+from mxnet.metric import EvalMetric
+
+
+class EvaluationPhase(EventHandler):
+    """The phase of the loop in which a run evaluates.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    handlers : HandlerList
+        Its handlers. Its ValidationHandlers say when to evaluate, on which data, under which name.
+        MXNet's own ones evaluate by themselves, as MXNet's Estimator lets them, in this phase.
+
+    Attributes
+    ----------
+    metrics : dict of str to list of EvalMetric
+        The metrics of each name: the run's `val_metrics`, and copies of them for other data.
+    """
+
+    def __init__(self, run: Run, handlers: HandlerList) -> None:
+        self._run = run
+        self._handlers = handlers
+        self._own = [h for h in handlers.validations if isinstance(h, ValidationHandler)]
+        self._mxnets = [h for h in handlers.validations if not isinstance(h, ValidationHandler)]
+        names = [handler.name for handler in self._own] + [VALIDATION] * bool(self._mxnets)
+        self.metrics: dict[str, list[EvalMetric]] = {
+            name: run.val_metrics if name == VALIDATION else copies_for(run.val_metrics, name)
+            for name in names
+        }
+        self._listeners = [handler for handler in handlers if isinstance(handler, EvaluationEnd)]
+
+    def after_batch(self, **details: Any) -> bool:
+        """Evaluate what is due after a batch; return whether there was anything.
+
+        If a stop interrupts it, the phase stays EVALUATING.
+
+        Parameters
+        ----------
+        **details
+            The other arguments of *batch end*.
+        """
+        position = self._run.position
+        due = [handler for handler in self._own if handler.is_due_after_batch(position)]
+        if not due and not self._mxnets:
+            return False
+        position.phase = Phase.EVALUATING
+        if self._evaluate_all(due):
+            position.phase = Phase.TRAINING
+            self._call_mxnets("batch_end", details)
+        return True
+
+    def after_epoch(self) -> None:
+        """Evaluate what is due at the end of an epoch; as :meth:`after_batch`."""
+        position = self._run.position
+        due = [handler for handler in self._own if handler.is_due_after_epoch(position)]
+        position.phase = Phase.EVALUATING
+        if self._evaluate_all(due):
+            self._call_mxnets("epoch_end", {})
+            position.phase = Phase.BETWEEN
+
+    def _evaluate_all(self, due: list[ValidationHandler]) -> bool:
+        """Evaluate for these handlers; return False if a stop has interrupted that."""
+        run = self._run
+        is_after_batch = not run.position.is_trained
+        for handler in due:
+            if run.state.evaluated_at.get(handler.name) == _steps_of(run):
+                continue  # the same weights
+            try:
+                self._handlers.notify("evaluate", run, only=[self], request=handler)
+            except Interrupted:
+                return False
+            if is_after_batch:
+                self._log(handler.name)
+        return True
+
+    def _call_mxnets(self, event: str, details: dict[str, Any]) -> None:
+        state = self._run.state
+        for handler in self._mxnets:
+            state.publishes = True  # the call of `evaluate` that the handler may make now
+            try:
+                getattr(handler, event)(self._run, **details)
+            finally:
+                state.publishes = False
+
+    def evaluate(self, estimator: Run, request: ValidationHandler) -> None:
+        """Evaluate for a handler; if a stop interrupts that, restore the random numbers."""
+        rng_states = collect_rng_states()
+        try:
+            self.compute(
+                request.val_data,
+                estimator.batch_axis,
+                request.event_handlers,
+                request.name,
+                is_to_abort=estimator.stop_check("the evaluation"),
+            )
+        except Interrupted:
+            set_rng_states(rng_states)
+            raise
+
+    def compute(
+        self,
+        val_data: object,
+        batch_axis: int,
+        event_handlers: Any,
+        name: str = VALIDATION,
+        **options: Any,
+    ) -> Figures:
+        """Evaluate, and give the figures to the run under that name."""
+        run = self._run
+
+        def publish(figures: Figures) -> None:
+            run.last_evaluation = {**run.last_evaluation, **figures}
+            run.state.evaluated_at[name] = _steps_of(run)
+            run.state.evaluated_at_batch = run.position.batch_in_epoch
+            for listener in self._listeners:
+                listener.evaluation_end(run)
+
+        verbose = run.verbose if run.workers.is_first else 0
+        return evaluate(
+            run,
+            val_data,
+            self.metrics[name],
+            batch_axis,
+            event_handlers,
+            verbose,
+            publish=publish,
+            **options,
+        )
+
+    def _log(self, name: str) -> None:
+        run = self._run
+        names = {key for metric in self.metrics[name] for key, _ in metric.get_name_value()}
+        figures = {key: value for key, value in run.last_evaluation.items() if key in names}
+        run.logger.info(
+            "epoch %d, after %d batches: %s",
+            run.position.epoch,
+            run.position.batch_in_epoch,
+            ", ".join(f"{key} {value:.4g}" for key, value in figures.items()),
+        )
+
+
+def _steps_of(run: Run) -> list[int]:
+    """Return what tells one state of the weights from the next: batches, and optimizer's steps."""
+    return [run.position.batch, optimizer_of(run.trainer).num_update]
