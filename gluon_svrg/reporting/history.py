@@ -214,9 +214,12 @@ def _draw(axes: Axes, panel: Panel, epochs: tuple[float, float]) -> None:
 
 def new_figure(width: float, height: float, caller: str) -> Figure:
     """Return a figure of this size, in inches, without a window."""
-    agg = require("matplotlib.backends.backend_agg", "plot", caller)
-    figure: Figure = agg.Figure(figsize=(width, height), layout="constrained")
-    agg.FigureCanvasAgg(figure)
+    require("matplotlib.figure", "plot", caller)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
     # A notebook shows figures of pyplot only, and all else by this method.
     vars(figure)["_repr_png_"] = partial(_png_of, figure)
     return figure

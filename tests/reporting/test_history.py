@@ -258,6 +258,6 @@ def test_nothing_to_draw_is_an_error(history, match):
 
 
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[plot\]'"):
         History([row(0)]).plot()
