@@ -9,12 +9,17 @@ from gluon_svrg.run import Phase
 
 FORMAT = 4
 
+_STOPPING = "mxnet.StoppingHandler"
+
 
 def translated(states: State) -> State:
     """Return the states of all parts as this version has them."""
     history = {**states["history"], "evaluated_at": {}, "evaluated_at_batch": None}
     position = _position_of(states["position"], states["handlers"])
-    return {**states, "history": history, "position": position}
+    handlers = dict(states["handlers"])
+    # Each run had one, after those that the user gave; the loop counts by itself now.
+    handlers[_STOPPING] = handlers.get(_STOPPING, [])[:-1]
+    return {**states, "history": history, "position": position, "handlers": handlers}
 
 
 def _position_of(position: State, handlers: State) -> dict[str, Any]:

@@ -83,9 +83,8 @@ EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
     *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
-    events.InsteadOfGradientReady,
     *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
-    *(events.ResumesInterrupted, events.EvaluationEnd, events.MayStop),
+    *(events.EvaluationEnd, events.RequiresRun),
 }
 
 
