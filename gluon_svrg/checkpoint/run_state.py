@@ -4,11 +4,11 @@ A run is a list of parts (:func:`parts_of`), each of which knows its state. The 
 checkpoint hold these states:
 
 ``net.params``
-    The network's parameters and auxiliary states, in Gluon's own format: `net.load_parameters`
-    reads it, too.
-``average.params``
-    The weights that are evaluated, if they are an EMAHandler's average. For users to load; a run
-    continues from ``run.npz``.
+    The parameters and auxiliary states that the run evaluates, in Gluon's own format:
+    `net.load_parameters` reads it, too. They are the network's, or an EMAHandler's average.
+``training.params``
+    The network's parameters and auxiliary states, if ``net.params`` has an average. A run
+    continues from these.
 ``trainer.npz``
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
@@ -58,7 +58,7 @@ from gluon_svrg.optimizer.states import TrainerStates
 from gluon_svrg.run import Position
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
-AVERAGE = "average.params"
+TRAINING = "training.params"
 
 LACKS = "lacks"
 """The entry of the manifest that says what the checkpoint does not hold."""
@@ -111,8 +111,8 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
     names = sorted(parts, key=lambda name: name != "handlers")
     if not run.workers.is_distributed:
         states = {name: parts[name].state_dict() for name in names}
-        files = _files_of(states, states["trainer"]["states"].to_bytes()) | _average_file(run)
-        return files, note
+        files = _files_of(states, states["trainer"]["states"].to_bytes())
+        return _with_average(run, files), note
     try:
         states = {name: parts[name].state_dict() for name in names}
     except FloatingPointError as e:
@@ -123,9 +123,8 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
     # The metrics once more: the handlers' reductions have updated them.
     data = {**exchange.states, "metrics": parts["metrics"].state_dict()}
     others = gather_worker_files(run.workers, data, exchange.digests, exchange.first)
-    average = _average_file(run)
-    files = _files_of(data, trainer) | average | others if run.workers.is_first else {}
-    return files, exchange.note
+    files = _with_average(run, _files_of(data, trainer) | others)
+    return files if run.workers.is_first else {}, exchange.note
 
 
 @contextmanager
@@ -241,22 +240,26 @@ def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
     }
 
 
-def _average_file(run: Run) -> dict[str, bytes]:
-    """Return the file of the averaged weights, if the run evaluates them.
+def _with_average(run: Run, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files with the weights that the run evaluates, if they are an average.
 
-    If they are not finite, there is no such file: the run can continue from the network's weights.
+    If they are not finite, the files are as they were: the run can continue from the network's
+    weights.
     """
     if run.evaluation_weights is nullcontext:
-        return {}
+        return files
     with run.evaluation_weights():
         try:
-            return {AVERAGE: params.to_bytes(NetworkPart(run).state_dict()["weights"])}
+            average = params.to_bytes(NetworkPart(run).state_dict()["weights"])
         except FloatingPointError as e:
             if run.workers.is_first:
                 run.logger.warning(
-                    "averaged weights: %s; this checkpoint is written without %s", e, AVERAGE
+                    "averaged weights: %s; %s of this checkpoint has the last weights instead",
+                    e,
+                    NET,
                 )
-            return {}
+            return files
+    return {**files, NET: average, TRAINING: files[NET]}
 
 
 def _read_states(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -267,8 +270,9 @@ def _read_states(checkpoint: Checkpoint) -> dict[str, Any]:
         if checkpoint.manifest["format"] == version_0_8.FORMAT:
             states = version_0_8.translated(states)
         Position.from_state(states["position"])
-    with _reading(checkpoint, NET):
-        weights = params.from_bytes(checkpoint.files[NET])
+    name = TRAINING if TRAINING in checkpoint.files else NET
+    with _reading(checkpoint, name):
+        weights = params.from_bytes(checkpoint.files[name])
     with _reading(checkpoint, TRAINER):
         trainer = TrainerStates.from_bytes(checkpoint.files[TRAINER])
     states["net"]["weights"] = weights

@@ -10,6 +10,7 @@ from gluon_svrg.run import Phase
 FORMAT = 4
 
 _STOPPING = "mxnet.StoppingHandler"
+_AVERAGE = "average"
 
 
 def translated(states: State) -> State:
@@ -19,6 +20,10 @@ def translated(states: State) -> State:
     handlers = dict(states["handlers"])
     # Each run had one, after those that the user gave; the loop counts by itself now.
     handlers[_STOPPING] = handlers.get(_STOPPING, [])[:-1]
+    # The averages of weights counted batches; a step had one batch without an accumulation.
+    steps = {"steps": states["position"]["batch"]}
+    if _AVERAGE in handlers:
+        handlers[_AVERAGE] = [(name, state | steps) for name, state in handlers[_AVERAGE]]
     return {**states, "history": history, "position": position, "handlers": handlers}
 
 
