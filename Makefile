@@ -6,7 +6,7 @@ PYTHON := $(shell for python in .venv/bin/python python3.11 python3.12 python3.1
 	if $$python $(RUNS); then echo $$python; exit; fi; done; echo python3)
 endif
 BIN := .venv/bin
-# The tests start Python hundreds of times: compiling MXNet anew each time is most of what they would do.
+# The tests start Python hundreds of times, and would spend most of their time on compiling MXNet's modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 # What matters for another Python or NumPy: the import, the rule against its oracle, the loop, checkpoints, the
@@ -79,7 +79,7 @@ bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a che
 bench-constants: .venv/dev.installed  ## each constant of the linear solver, halved and doubled: half an hour
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/linear_constants.py --out docs/benchmarks/constants.md
 
-soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and stopped: the same bits, nothing left over; goes on where it stopped
+soak: .venv/dev.installed  ## trainings whose processes and hosts are killed and stopped: the same bits, no process left; continues where it stopped
 	$(BIN)/python benchmarks/soak.py --out docs/benchmarks/soak.md
 
 fuzz: .venv/dev.installed  ## damaged models, checkpoints, .npy and Parquet files: no crash, no hang, one sentence each
@@ -120,7 +120,7 @@ bench-lasso:  # in one process with its peers
 clean:
 	rm -rf .venv runs
 
-# Each time: .ci/venv makes it anew if it is of another Python than PYTHON.
+# Runs each time: .ci/venv makes the environment again if it has another Python than PYTHON.
 .venv/bin/python: FORCE
 	@.ci/venv $(PYTHON) .venv
 
@@ -141,7 +141,7 @@ clean:
 site: .venv/site.installed  ## documents, docstrings and pictures as HTML, into runs/site
 	$(BIN)/python docs/site/build.py
 
-tutorial: .venv/dev.installed  ## the notebook of the first hour, run anew
+tutorial: .venv/dev.installed  ## run the notebook of the first hour again
 	$(BIN)/python docs/site/tutorial.py
 
 wheel: .venv/dev.installed  ## source distribution and wheel, checked, into dist

@@ -11,7 +11,7 @@ def pytest_addoption(parser):  # noqa: D103
         "--cover",
         choices=["few", "pairs", "all"],
         default="all",
-        help=f"of a test with parameters: {FEW} cases, as many as have each pair of values once "
+        help=f"of a test with parameters: {FEW} cases, enough for each pair of values once "
         "(tests marked slow: each value), or all",
     )
 

@@ -87,7 +87,8 @@ def main() -> None:
             array[:] = 1.0  # sums of sums would soon be infinite
         mx.nd.waitall()
         own.barrier("the benchmark")
-        own.barrier("the sums")  # who waited in the first one has paused, and leaves it later
+        # A worker that waited in the first barrier has paused, and leaves it later.
+        own.barrier("the sums")
 
     def add(some: list[mx.nd.NDArray]) -> None:
         own.all_reduce(some)

@@ -112,7 +112,7 @@ def nemos(problem: Problem, dtype: str, **settings: Any) -> Fit:
     import jax
 
     jax.config.update("jax_enable_x64", dtype == "float64")
-    # Each fit compiles anew: with the cache on disk, the second one of a budget need not.
+    # Each fit compiles: with a cache on disk, the second one of a budget would not.
     jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp())
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -211,7 +211,7 @@ class Peer(NamedTuple):
     settings: Settings
     by_l2: dict[float, Settings] = {}  # noqa: RUF012  (read only)
     rehearse: bool = False
-    """Whether each fit goes once before the clock starts, so that it finds itself compiled."""
+    """Whether each fit runs once before the clock starts, so that it is compiled."""
 
     def settings_for(self, l2: float) -> Settings:
         return {**self.settings, **self.by_l2.get(l2, {})}

@@ -6,7 +6,7 @@
     python benchmarks/evidence.py page                        # tables and pictures from the results
 
 A part is a list of jobs. The result of each is a line of ``benchmarks/results/PART.jsonl``, written
-as it ends, so that a run that was stopped goes on where it was, and two processes with other parts,
+when it ends, so a run that was stopped continues where it was, and two processes with other parts,
 or other ``--only``, can share the work. The pages are made of those lines alone: ``make evidence``
 does both.
 """

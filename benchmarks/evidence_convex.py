@@ -22,7 +22,7 @@ PART = "convex"
 PAGE = "evidence_recursive.md"
 BATCH_SIZE = common.BATCH_SIZE
 SAMPLES, L2 = 156 * BATCH_SIZE, 1e-3
-# Gradients of so many passes over the data; the gap to the optimum is told after some.
+# The gradients of PASSES passes over the data; the gap to the optimum is shown after POINTS.
 PASSES, POINTS = 24, (4, 8, 16, 24)
 SEEDS = 3
 CENTRE = 4.0  # of the grid of learning rates

@@ -78,7 +78,7 @@ class Measurement(GradientReady, BatchEnd):
         )
 
     def _batch(self, index: int, draw: int) -> Any:
-        # The iterator that is under way keeps the draw of its epoch.
+        # The running iterator keeps the draw of its epoch.
         self._data.lock(draw)
         batch = self._data[index]
         self._data.unlock()

@@ -1,4 +1,4 @@
-"""Damage model directories, checkpoints, .npy and Parquet files, seal them anew, and read them.
+"""Damage model directories, checkpoints, .npy and Parquet files, seal them again, and read them.
 
 Whatever is in a file, reading it ends with a ValueError or an OSError, or with the right numbers:
 no signal, no hang above ten seconds, no other exception. The numbers of a model are right if they

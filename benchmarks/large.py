@@ -7,7 +7,7 @@ and puts the tables into docs/benchmarks/large.md.
 
 What was measured is kept line by line in ``results/large.jsonl``, so that a part may be run again;
 so are the optima, which count for the same data only, and the peers' budgets: they are searched
-where none is known (``--search``: anew), which takes an hour. The data are written once, into
+where none is known (``--search``: always), which takes an hour. The data are written once, into
 ``runs/bench/large``: 6 GB.
 """
 
@@ -37,7 +37,7 @@ FOLDERS = ROOT / "runs" / "bench" / "large"
 RESULTS = ROOT / "benchmarks" / "results" / "large.jsonl"
 TARGET = 1e-6
 PATH_CAP = 300
-# Whom the problem is for, and in how many rounds.
+# The peers of each problem.
 RUNS: dict[str, list[str]] = {
     "text": [OURS, "saga", "lbfgs", "newton-cg"],
     "text-binary": [
@@ -198,7 +198,7 @@ def parse() -> argparse.Namespace:
     command.add_argument("--only", nargs="*", choices=PROBLEMS, help="none: the page", default=None)
     names = list(dict.fromkeys(peer for peers in RUNS.values() for peer in peers))
     command.add_argument("--peers", nargs="+", choices=names, default=names)
-    command.add_argument("--search", action="store_true", help="the peers' budgets anew")
+    command.add_argument("--search", action="store_true", help="search the peers' budgets again")
     command.add_argument("--quick", action="store_true", help="one round, a cap of 20 s")
     options = command.parse_args()
     if options.quick:

@@ -199,7 +199,7 @@ def _with_l1(function: _Function, v: Vector, wanted: float) -> tuple[Vector, Arr
 
 
 def _accelerated(function: _Function, v: Vector, l1: Vector, smooth: float, steps: int) -> Vector:
-    """Nesterov's proximal steps, begun anew where the step turns against the last."""
+    """Nesterov's proximal steps, restarted if the step turns against the last."""
     ahead, momentum = v, 1.0
     for _ in range(steps):
         moved = ahead - function.gradient(ahead, function.scores(ahead)) / smooth
@@ -215,8 +215,8 @@ def _accelerated(function: _Function, v: Vector, l1: Vector, smooth: float, step
 def of_file(problem: LinearProblem) -> tuple[float, float, Vector]:
     """Return the same as `minimum` of dense rows in a file, which are read a block at a time.
 
-    Newton's steps with the Hessian of a part of the rows, as many as it takes: the gradients are
-    those of all of them.
+    Newton's steps with the Hessian of a part of the rows, until they converge: the gradients are
+    those of all rows.
     """
     rows, columns = problem.x.shape
     random = np.random.default_rng(0)

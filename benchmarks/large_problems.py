@@ -81,7 +81,7 @@ def made_text(
     shares = 1 / np.arange(3, classes + 3)
     y = random.choice(classes, rows, p=shares / shares.sum())
     x = _documents(random, y, columns, words=14.0, own=0.35, flat=3)
-    # Some stand in a section that nobody would guess.
+    # Some are in an unexpected section.
     wrong = random.random(rows) < 0.06
     y[wrong] = random.integers(0, classes, wrong.sum())
     return x, y

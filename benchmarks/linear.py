@@ -36,7 +36,7 @@ SEARCHED = linear_report.SEARCHED
 TARGET = 1e-6
 SEEDS = (0, 1, 2)
 SMALL = ("breast-cancer", "wide")  # milliseconds: more rounds, and one thread for the peers, too
-# Whom the problem is for. A name that ends in -32 gets float32 rows.
+# The peers of each problem. A name that ends in -32 gets float32 rows.
 RUNS = {
     "fashion-1e-4": [OURS_32, SEARCHED, "newton-cg", "newton-cg-32", "saga", "lbfgs", "lbfgs-32"],
     "fashion-1e-5": [OURS_32, SEARCHED, "newton-cg", "lbfgs", "lbfgs-32"],
@@ -59,7 +59,7 @@ RUNS = {
     "wide": ["newton-cholesky", "lbfgs", "newton-cg"],
     "classes-100": ["lbfgs", "newton-cg"],
 }
-# Whose defaults are tried: each solver of scikit-learn, as somebody would name it.
+# The peers whose defaults are tried: each solver of scikit-learn.
 DEFAULTS = ["lbfgs", "newton-cholesky", "newton-cg", "saga", "intel-lbfgs", "glum"]
 DEFAULTS_OF_POISSON = ["poisson-lbfgs", "poisson-newton-cholesky", "glum"]
 

@@ -465,7 +465,7 @@ def page(store: Path) -> str:
 def main() -> None:
     command = argparse.ArgumentParser(description=__doc__)
     command.add_argument("--out", type=Path, required=True)
-    command.add_argument("--store", type=Path, help="measured before, to go on with")
+    command.add_argument("--store", type=Path, help="earlier measurements, to continue from")
     command.add_argument("--constants", nargs="*", default=[], help="only these")
     command.add_argument("--problems", nargs="*", default=list(PROBLEMS), help="only these")
     options = command.parse_args()

@@ -5,8 +5,7 @@
 ``linear.py`` calls it so; FOLDER is what ``linear_judge.write`` made. It prints a line of JSON that
 says what runs, then one a fit, as ``convex_peers.py`` does: a budget (`max_iter`) is searched, and
 the time is that of the fit with the least budget that reaches the target. With ``--default`` there
-is one fit with no argument but the strength of the penalty: what somebody gets who has chosen
-nothing.
+is one fit with no argument but the strength of the penalty: what a user gets with the defaults.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The problems of the linear solvers' benchmark, each a pure function of a seed.
 
-The rows are float64 in C order, as they are when somebody has read them from a file: nothing is
-scaled or centred but where the problem says so. Real data: Fashion-MNIST, scikit-learn's two sample
+The rows are float64 in C order, as they are when read from a file: nothing is scaled or centred
+unless the problem says so. Real data: Fashion-MNIST, scikit-learn's two sample
 images, breast cancer. The others have the shape of well-known data sets, with their kinds of
 columns and scales, and labels drawn from a teacher, so that the optimum is finite.
 

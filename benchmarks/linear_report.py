@@ -92,7 +92,7 @@ def speed_rows(name: str, results: dict[str, Row]) -> list[tuple[str, ...]]:
 
 
 def failure(result: Row) -> str:
-    """Return why somebody has no seconds; what was reached counts."""
+    """Return why a peer has no seconds: the gap that it reached, or its error."""
     gaps = [point[2] for point in result["points"]]
     late = result["failure"].startswith(">")
     return f"n.c. (at {min(gaps):.0e})" if late and gaps else result["failure"]

@@ -7,7 +7,7 @@ two loopback addresses, whole hosts. ``make soak`` runs it, and puts the tables 
 docs/benchmarks/soak.md.
 
 What was done is kept in ``--state``, job by job. With ``--seconds`` no job is begun after that
-time, and the same line goes on where it stopped; the tables are written when all is done.
+time, and the same command continues where it stopped; the tables are written when all is done.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ VICTIMS = ["worker 0", "last worker", "mpiexec", "proxy", "supervisor"]
 SIGNALS = ["SIGKILL", "SIGSEGV", "SIGSTOP"]
 PHASES = ["import", "MPI_Init", "full_pass", "step", "checkpoint", "evaluation", "end"]
 PATIENCE = 240.0  # seconds after which a job counts as hung
-STOP_OF_SUPERVISOR = 3.0  # seconds after which it goes on: nothing else could end that
+STOP_OF_SUPERVISOR = 3.0  # seconds after which it is continued: nothing else could end the stop
 
 
 @dataclass
 class Kill:
-    """What was done to whom, when, and what came of it."""
+    """What was done to which process, when, and with which result."""
 
     victim: str
     signal: str
@@ -183,7 +183,7 @@ class Job:
 
 
 def survive(job: Job, kills: list[Kill], hosts: Hosts | None, rng: random.Random) -> list[Kill]:
-    """Run a job through the next kills, as many as come before its end; return those."""
+    """Run a job, kill its processes until it ends, and return the kills."""
     done: list[Kill] = []
     job.start()
     while kills:
@@ -216,7 +216,7 @@ def survive(job: Job, kills: list[Kill], hosts: Hosts | None, rng: random.Random
             job.start()
             again = job.wait_for(r"\] phase (step|end)")
         else:
-            started = job.wait_for("launch: everything is started again")
+            started = job.wait_for("launch: restarting all workers")
             again = started and job.wait_for(r"\] phase (step|end)")
         kill.again = None if again is None else again - at
     job.wait_for("no such line: until the end")
@@ -346,7 +346,7 @@ def main() -> None:
             print(f"job {number}: {bits} bits, {len(done)} kills done", *survived, sep="\n  ")
             sys.stdout.flush()
     if kills:
-        print(f"{len(kills)} are left: the same line goes on with them")
+        print(f"{len(kills)} are left: the same command continues with them")
         return
     report.publish("soak", section(done, state["jobs"]), options.out)
     if any(not kill.same or kill.left for kill in done):

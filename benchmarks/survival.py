@@ -36,7 +36,7 @@ BOUNDS = {RESNET: 3, MLP: 20}
 
 
 class Terminal(io.StringIO):
-    """A terminal that nobody looks at."""
+    """A terminal that shows nothing."""
 
     def isatty(self) -> bool:
         return True

@@ -19,9 +19,9 @@ from typing import Any
 import report
 
 CORES = str(len(os.sched_getaffinity(0)))
-# libgomp's own where nobody says how to wait (its env.c): about a millisecond of a busy core.
+# libgomp's default if no variable sets it (its env.c): about a millisecond of a busy core.
 DEFAULT_SPIN = "300000"
-# What OpenMP is told in the environment: nothing is what a user has who sets nothing.
+# The variables of OpenMP in the environment; an empty set is that of a user without settings.
 CONTESTANTS: dict[str, dict[str, str]] = {
     "a thread a core, libgomp's default": {
         "OMP_NUM_THREADS": CORES,

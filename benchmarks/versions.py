@@ -319,7 +319,7 @@ class Ends(NamedTuple):
 
 
 def turns_of(ends: list[Ends], rounds: int, first_round: int) -> Iterator[tuple[str, dict]]:
-    """Yield a case's name and its seconds; who comes first alternates from round to round."""
+    """Yield a case's name and its seconds; the version that runs first alternates by round."""
     for number in range(first_round, first_round + rounds):
         for pair in ends:
             for case in pair.cases():
@@ -329,14 +329,14 @@ def turns_of(ends: list[Ends], rounds: int, first_round: int) -> Iterator[tuple[
 def measure(
     checkouts: tuple[Path, Path], sizes: Sizes, rounds: int, launches: int, groups: list[str]
 ) -> dict[str, Pair]:
-    """Return the seconds of each case; the processes are started anew `launches` times."""
+    """Return the seconds of each case; the processes are started `launches` times."""
     seconds: dict[str, Pair] = {}
     done = 0
     for launch in range(launches):
         with ExitStack() as stack:
             ends = []
             for group in groups:
-                # Whoever starts first alternates, too.
+                # The version that starts first alternates, too.
                 order = (0, 1) if launch % 2 == 0 else (1, 0)
                 workers = {place: start(checkouts[place], group, sizes) for place in order}
                 for worker in workers.values():

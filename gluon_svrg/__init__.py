@@ -1,6 +1,6 @@
-"""SVRG, and a training loop to run it in, for Gluon (Apache MXNet 1.9.1); linear models without it.
+"""A training framework for Gluon (Apache MXNet 1.9.1), with SVRG as one of its handlers.
 
-Nothing here imports MXNet before a name is asked for that needs it.
+MXNet is imported when a name that needs it is first used.
 """
 
 import sys as _sys

@@ -3,7 +3,7 @@
 from gluon_svrg import data as data, deploy as deploy, schedules as schedules
 from gluon_svrg.batch.processor import BatchProcessor as BatchProcessor
 from gluon_svrg.checkpoint.handler import CheckpointHandler as CheckpointHandler
-from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler as RandomStateHandler
+from gluon_svrg.checkpoint.random_state import RandomStateHandler as RandomStateHandler
 from gluon_svrg.cpu_tuning import tune_for_cpu as tune_for_cpu
 from gluon_svrg.estimator import Estimator as Estimator
 from gluon_svrg.evaluation.handler import ValidationHandler as ValidationHandler
@@ -11,7 +11,6 @@ from gluon_svrg.handlers.early_stopping import EarlyStoppingHandler as EarlyStop
 from gluon_svrg.handlers.ema import EMAHandler as EMAHandler
 from gluon_svrg.handlers.function import on as on
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler as GradientUpdateHandler
-from gluon_svrg.handlers.learning_rate import AutoLearningRateHandler as AutoLearningRateHandler
 from gluon_svrg.handlers.nan_guard import NaNGuardHandler as NaNGuardHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler as SanityCheckHandler
 from gluon_svrg.handlers.schedule import (
@@ -38,8 +37,8 @@ from gluon_svrg.reporting.progress import ProgressHandler as ProgressHandler
 from gluon_svrg.reporting.result import FitResult as FitResult
 from gluon_svrg.reporting.tensorboard import TensorBoardHandler as TensorBoardHandler
 from gluon_svrg.reporting.versions import show_versions as show_versions
-from gluon_svrg.run import Position as Position
-from gluon_svrg.seeding import seed_everything as seed_everything
+from gluon_svrg.rng import seed_everything as seed_everything
+from gluon_svrg.run import Phase as Phase, Position as Position
 from gluon_svrg.stops import StopReason as StopReason
 from gluon_svrg.summary import summary as summary
 from gluon_svrg.svrg.coefficient import (

@@ -1,4 +1,4 @@
-"""Lets MXNet 1.9.1 import on today's Python and NumPy, with every core.
+"""Lets MXNet 1.9.1 import on today's Python and NumPy.
 
 Imported before MXNet.
 
@@ -7,12 +7,6 @@ names that NumPy has removed (MXNet issue 21165), and for Python below 3.12, bec
 ``distutils``. What is missing is put back here; what NumPy has stays as it is, ``numpy.bool`` of
 NumPy 2 above all, which is a type of its own there. That NumPy 2 prints ``np.int64(2)`` is dealt
 with in ``_mxnet/``.
-
-MXNet also takes half of the machine's cores (``src/engine/openmp.cc`` halves
-``omp_get_num_procs`` on x86, as if every core were a hyper-thread) and reads
-``OMP_NUM_THREADS`` once, when its library is loaded. While a thread waits for another, OpenMP keeps
-its core busy: ``GOMP_SPINCOUNT`` lets it sleep sooner, which leaves the core to others and changes
-no result (docs/benchmarks/threads.md has the figures).
 """
 
 from __future__ import annotations
@@ -21,14 +15,13 @@ import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
-import math
 import os
 import re
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -37,6 +30,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy
+from gluon_svrg import _cores
 from gluon_svrg._typing import NumPyArray
 
 MXNET_TO_INSTALL = (
@@ -71,21 +65,14 @@ _NEW_NAMES = {
 # Read by the import of mxnet.numpy alone.
 _FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
 
-# Each of these tells libgomp, MXNet's OpenMP, how its threads wait for each other.
-_HOW_TO_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
-# How often a waiting thread looks before it sleeps. libgomp's own 300,000 are a time slice of the
-# scheduler on a busy machine; without any, each wait of a small convolution costs a wake-up.
-_SPIN = "10000"
-
-
 SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
 """What MXNet's import takes if it is there, and does as well without. It is more than half of its
 time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
 nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
 
-WITHOUT_MXNET = {"_compat", "_lazy", "_typing", "arguments", "class_names", "files", "linear"}
+WITHOUT_MXNET = {"_compat", "_cores", "_lazy", "_typing", "arguments", "class_names", "files"}
+WITHOUT_MXNET |= {"linear", "svrg", "svrg.rule"}
 WITHOUT_MXNET |= {"reporting", "reporting.logger", "reporting.text_table", "reporting.verbosity"}
-WITHOUT_MXNET |= {"svrg", "svrg.rule"}
 """The modules that import no MXNet, without the package's name."""
 
 
@@ -198,83 +185,6 @@ def _function_that_is_gone(name: str) -> Callable[..., object]:
     return function
 
 
-def use_every_core(environ: MutableMapping[str, str], mxnet_is_loaded: bool) -> None:
-    """Ask for a thread a core, which soon sleeps while it waits; what the user has set wins."""
-    if not mxnet_is_loaded and not _HOW_TO_WAIT & environ.keys():
-        environ["GOMP_SPINCOUNT"] = _SPIN
-    if "OMP_NUM_THREADS" in environ:
-        return
-    cores = usable_cores()
-    if not mxnet_is_loaded:
-        environ["OMP_NUM_THREADS"] = str(cores)
-    elif cores > 1:
-        warnings.warn(
-            f"mxnet was imported before gluon_svrg and uses half of the {cores} cores: import "
-            f"gluon_svrg first, or set OMP_NUM_THREADS={cores} before Python starts",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many cores this process may use, at least 1.
-
-    The affinity of the process, or fewer where a control group (a container) has a limit on the
-    processor time. A limit of 1.5 cores counts as 2: with two threads all of it is used, with one
-    a third is lost.
-
-    Parameters
-    ----------
-    root : path
-        The folder that has ``proc/self/cgroup`` and ``sys/fs/cgroup``.
-
-    References
-    ----------
-    Linux, ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``) and
-    ``Documentation/scheduler/sched-bwc.rst`` (``cpu.cfs_quota_us``).
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min([cores or 1, *map(math.ceil, _limits_of_control_groups(root))]))
-
-
-def _limits_of_control_groups(root: Path) -> list[float]:
-    """Return each limit, in cores, on the control groups that this process is in."""
-    try:
-        text = os.fsdecode((root / "proc/self/cgroup").read_bytes())
-    except OSError:
-        return []
-    limits = []
-    for line in text.splitlines():
-        # "0::/path" in version 2, "3:cpu,cpuacct:/path" in version 1.
-        _, controllers, path = ([*line.split(":", 2), "", ""])[:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for name in ("", "unified") if not controllers else ("cpu", controllers):
-            mount = root / "sys/fs/cgroup" / name
-            group = mount / path.strip("/")
-            # A limit of a group above holds for all below it. Without a namespace of its own, a
-            # container sees the path of the host, of which only the last part is mounted: at the
-            # mount itself.
-            for folder in (group, *group.parents):
-                limits += _limit_of_control_group(folder)
-                if folder == mount:
-                    break
-    return limits
-
-
-def _limit_of_control_group(folder: Path) -> list[float]:
-    """Return the limit of one control group, in cores; nothing if it has none."""
-    for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
-        try:
-            words = [w for n in names for w in (folder / n).read_text(encoding="utf-8").split()]
-            quota, period = float(words[0]), float(words[1])
-        except (OSError, ValueError, IndexError):  # no such file; "max"
-            continue
-        if quota > 0 and period > 0:  # -1: no limit
-            return [quota / period]
-    return []
-
-
 def version() -> str:
     """Return this package's version, which stands in ``pyproject.toml`` alone.
 
@@ -362,7 +272,7 @@ class WhatIsNeeded(MetaPathFinder):
 
 
 class AroundMXNet(Loader):
-    """MXNet's own loader, with what has to be done before and after it, whoever imports MXNet.
+    """MXNet's own loader, with what has to be done before and after every import of MXNet.
 
     Before: the cores, and ``distutils``; and what is slow is left out. Not as soon as this package
     is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:
@@ -390,7 +300,7 @@ class AroundMXNet(Loader):
             module.__spec__.loader = self.loader
         if (sentence := _missing_distutils()) is not None:
             raise ImportError(sentence, name="mxnet")
-        use_every_core(os.environ, mxnet_is_loaded=False)
+        _cores.use_every_core(os.environ, mxnet_is_loaded=False)
         WhatIsNeeded.importing_mxnet = threading.get_ident()
         try:
             with _sigsegv_kept():
@@ -405,4 +315,4 @@ if not any(isinstance(finder, WhatIsNeeded) for finder in sys.meta_path):
     sys.meta_path.insert(0, WhatIsNeeded())
 NAMES_PUT_BACK = restore_numpy_names(numpy)
 if sys.modules.get("mxnet") is not None:
-    use_every_core(os.environ, mxnet_is_loaded=True)
+    _cores.use_every_core(os.environ, mxnet_is_loaded=True)

@@ -6,7 +6,7 @@ import functools
 import platform
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mxnet as mx
 import numpy as np
@@ -15,15 +15,13 @@ from gluon_svrg.batch.backward import shape_inference_of
 from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Interrupted, Run
 from gluon_svrg.rng import broadcast_rng_states, collect_rng_states, seed_mxnet
-from gluon_svrg.settings import PLACES, settings_of
+from gluon_svrg.settings import PLACES, TRAINING
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import WorkerError, Workers
-
-if TYPE_CHECKING:
-    from gluon_svrg.estimator import Estimator
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_AnyRun = TypeVar("_AnyRun", bound=Run)
 
 _HANDLERS = mx.gluon.contrib.estimator.event_handler
 _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
@@ -38,16 +36,16 @@ _OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds"
 
 
 def abort_on_error(
-    method: Callable[Concatenate[Estimator, _P], _R],
-) -> Callable[Concatenate[Estimator, _P], _R]:
+    method: Callable[Concatenate[_AnyRun, _P], _R],
+) -> Callable[Concatenate[_AnyRun, _P], _R]:
     """Abort the other workers, which would wait forever, if a method raises an exception.
 
     A method called inside `fit` leaves that to `fit`: a handler may catch the exception.
     """
 
     @functools.wraps(method)
-    def aborting(self: Estimator, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        is_outermost = self._loop is None
+    def aborting(self: _AnyRun, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        is_outermost = self.state.stops is None
         try:
             return method(self, *args, **kwargs)
         except (WorkerError, Interrupted):
@@ -61,13 +59,17 @@ def abort_on_error(
 
 
 def check_handlers_for_workers(handlers: Iterable[EventHandler]) -> None:
-    """Raise ValueError for a handler of MXNet's that works in a single process only."""
+    """Raise ValueError for a handler of MXNet's that works in a single process only.
+
+    A class that inherits from it and supports several workers has ``supports_workers = True``.
+    """
     for handler in handlers:
         for kind, reason in _SINGLE_PROCESS_HANDLERS.items():
-            if isinstance(handler, kind) and not _inherits_own_class(type(handler), kind.__name__):
+            if isinstance(handler, kind) and not getattr(handler, "supports_workers", False):
                 raise ValueError(
                     f"{type(handler).__name__} is MXNet's {kind.__name__}, which {reason}: give "
-                    f"gluon_svrg.{kind.__name__}, or a class that inherits from it"
+                    f"gluon_svrg.{kind.__name__}, or a class that inherits from it; or, if yours "
+                    "handles several workers itself, set supports_workers = True in it"
                 )
 
 
@@ -117,7 +119,7 @@ def broadcast_weights(run: Run, batch: object) -> None:
     has its own running statistics afterwards.
     """
     shape_inference_of(run)(batch)
-    cast("SVRGTrainer", run.trainer).synchronize(run.net)  # `fit` has checked that it is one
+    cast(SVRGTrainer, run.trainer).synchronize(run.net)  # `fit` has checked that it is one
 
 
 def check_equal_weights(run: Run) -> None:
@@ -150,8 +152,9 @@ def _versions() -> dict[str, Any]:
 
 
 def _run_settings(run: Run) -> dict[str, Any]:
-    """Return the settings that must be equal on all workers, by name."""
-    described: dict[str, Any] = {"network": class_path(run.net)}
+    """Return what must be equal on all workers, by name."""
+    settings = dict(run.settings)
+    described: dict[str, Any] = dict(settings.pop(TRAINING))
     params = _mxnet.parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
@@ -159,15 +162,13 @@ def _run_settings(run: Run) -> dict[str, Any]:
         described[f"shape of the parameter {place!r}"] = shape
         described[f"dtype of the parameter {place!r}"] = np.dtype(param.dtype).name
         described[f"grad_req of the parameter {place!r}"] = param.grad_req
-    described["trainer"] = class_path(run.trainer)
-    described["optimizer"] = class_path(_mxnet.optimizer_of(run.trainer))
     described["list of handlers"] = [type(handler).__name__ for handler in run.handlers]
     for number, handler in enumerate(run.handlers):
         described[f"handler {number} ({type(handler).__name__})"] = class_path(handler)
-    for owner, settings in settings_of(run).items():
+    for owner, values in settings.items():
         described |= {
             f"{name.lstrip('_')} of the {owner}": value
-            for name, value in settings.items()
+            for name, value in values.items()
             if name not in _OF_EACH_WORKER
         }
     described["number of metrics"] = [len(run.train_metrics), len(run.val_metrics)]
@@ -194,10 +195,3 @@ def _describe_difference(expected: Any, actual: Any) -> str:
     differences = [f"with {more}"] if more else []
     differences += [f"without {fewer}"] if fewer else []
     return " and ".join(differences) or f"{actual} instead of {expected}"
-
-
-def _inherits_own_class(kind: type, name: str) -> bool:
-    """Return whether a class inherits from this package's class of that name."""
-    return any(
-        base.__name__ == name and base.__module__.startswith("gluon_svrg.") for base in kind.__mro__
-    )

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import check_kind, has_data, has_shape, optimizer_of, trained_parameters
+from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
 from gluon_svrg._typing import Verbose
 from gluon_svrg.arguments import check_integer, explains_unknown
-from gluon_svrg.batch.prediction import predict
+from gluon_svrg.batch.prediction import batches_to_predict, predict
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
-from gluon_svrg.class_names import class_path
 from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
@@ -29,8 +28,6 @@ from gluon_svrg.consistency import (
 )
 from gluon_svrg.cpu_tuning import tune_for_cpu
 from gluon_svrg.data.base import TrainingData
-from gluon_svrg.data.inputs import batches_to_predict
-from gluon_svrg.data.sharding import describe_sharding, shard
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.evaluation.evaluate import check_initialized, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION
@@ -46,7 +43,7 @@ from gluon_svrg.reporting.result import FitResult
 from gluon_svrg.reporting.text_table import PrintedText
 from gluon_svrg.reporting.verbosity import check_verbose
 from gluon_svrg.run import Run, RunState, Value
-from gluon_svrg.settings import Settings, settings_of
+from gluon_svrg.settings import TRAINING, Settings, describe
 from gluon_svrg.stops import StopRequests
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import current
@@ -308,20 +305,21 @@ class Estimator(mx_estimator.Estimator, Run):
         _check_that_it_trains(self)
         self.state = RunState(
             self.position,
-            self.history.before(initial_epoch),
+            self.history,
             max_epoch=epochs,
             max_batch=batches,
             batch_axis=batch_axis,
         )
         handlers = fit_handlers(self, val_data, event_handlers, resume is not None, sanity_check)
         self.handlers = handlers
-        self.settings = settings_of(self)
+        self.settings = describe(self)
         handlers.begin_run()
         try:
             with suppress_info(self.logger, verbose):
                 data = self._prepare(data, val_data, resume)
             self.train_data, self.val_data, self.data = train_data, val_data, data
             self.verbose = verbose
+            self.history = self.history.before(initial_epoch)
             self.position = self.position.at_epoch(initial_epoch, data.num_batches)
             self.state.stops = StopRequests(self.workers)
             self._loop = FitLoop(self, self.state.stops, handlers)
@@ -333,7 +331,7 @@ class Estimator(mx_estimator.Estimator, Run):
                 self.position.epoch + (self.position.batch_in_epoch > 0),
                 self.history,
                 not_finite=not_finite,
-                settings=_configuration_of(self),
+                settings=_reported_settings(self),
                 began=began,
                 seconds=time.perf_counter() - clock,
                 resumed_from=str(self.resumed_from.path) if self.resumed_from else "",
@@ -502,10 +500,10 @@ class Estimator(mx_estimator.Estimator, Run):
             settings |= {f"{key} of {name}": v for key, v in described.items() if key != "seed"}
         check_same_setup(self, settings)
         broadcast_rng(workers)
-        self.data = data = shard(data, workers, self.batch_axis)
+        self.data = data = data.sharded(workers, self.batch_axis)
         trainer.synchronize(self.net, recheck=True)
         self.logger.info(
-            "%s; batch_size is the total of all workers", describe_sharding(self.data, workers)
+            "%s; batch_size is the total of all workers", data.describe_sharding(workers)
         )
         batch_size = settings.get("batch_size of train_data")
         if isinstance(batch_size, int) and batch_size < workers.size:
@@ -570,22 +568,20 @@ def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
             )
 
 
-def _configuration_of(estimator: Estimator) -> Settings:
-    """Return what a report says about network, data, optimizer, schedule, loss and handlers."""
+def _reported_settings(estimator: Estimator) -> Settings:
+    """Return the settings, with the network's size, the devices, the workers and the data."""
+    settings = dict(estimator.settings)
     params = estimator.net.collect_params().values()
     # A symbol may have a label, which has no shape.
     known = (param for param in params if param.shape is not None and has_shape(param))
-    sizes = [math.prod(param.shape) for param in known]
     training = {
-        "network": class_path(estimator.net),
-        "parameters": f"{sum(sizes):,}",
-        "trainer": class_path(estimator.trainer),
-        "optimizer": class_path(optimizer_of(estimator.trainer)),
+        **settings.pop(TRAINING),
+        "parameters": f"{sum(math.prod(param.shape) for param in known):,}",
         "contexts": ", ".join(map(str, estimator.context)),
         "workers": estimator.workers.size,
     }
     data = {"kind": estimator.data.kind, **estimator.data.description()}
-    return {"training": training, "training data": data, **estimator.settings}
+    return {TRAINING: training, "training data": data, **settings}
 
 
 def _profile_of(handlers: Iterable[EventHandler]) -> History:

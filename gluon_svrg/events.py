@@ -109,7 +109,6 @@ from mxnet.gluon.contrib.estimator.event_handler import (
 
 __all__ = [
     "EVENTS",
-    "AddsPasses",
     "BatchBegin",
     "BatchEnd",
     "EpochBegin",
@@ -295,14 +294,6 @@ class HasExclusiveTasks(EventHandler):
         If two handlers return the same task, `fit` raises ValueError.
         """
         raise NotImplementedError(f"{type(self).__name__} has to define exclusive_tasks()")
-
-
-class AddsPasses(EventHandler):
-    """Runs forward and backward passes in addition to the training's own."""
-
-    def extra_passes(self) -> list[str]:
-        """Return lines that say how many per sample, for :func:`gluon_svrg.summary`."""
-        raise NotImplementedError(f"{type(self).__name__} has to define extra_passes()")
 
 
 class NotFiniteError(FloatingPointError):

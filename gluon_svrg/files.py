@@ -46,7 +46,7 @@ DAMAGED: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy, zipfile, zlib and json raise on bytes that somebody has changed."""
+"""What NumPy, zipfile, zlib and json raise on damaged bytes."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -92,7 +92,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def read_regular(path: Path, size: int | None = None, at_most: int | None = None) -> bytes:
-    """Return the content of a regular file, which may have been written by somebody else.
+    """Return the content of a regular file, which may come from an untrusted source.
 
     Parameters
     ----------
@@ -121,17 +121,8 @@ def read_regular(path: Path, size: int | None = None, at_most: int | None = None
         return file.read()
 
 
-def check_regular(path: str | os.PathLike[str]) -> None:
-    """Raise DamagedError if `path` is a pipe or a device, which a library would wait for.
-
-    Raises OSError if there is nothing.
-    """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise DamagedError(f"{os.fspath(path)} is no regular file")
-
-
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; of a pipe, do not wait until somebody writes into it."""
+    """Open a file; if it is a pipe, do not wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_legacy, full_data, has_shape, storage_types, trained_parameters
 from gluon_svrg.batch.processor import fit_batch, outputs_of_batch
-from gluon_svrg.checkpoint.parts import frozen_parameters
+from gluon_svrg.checkpoint.network_state import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
 from gluon_svrg.checkpoint.storage import Checkpoint
@@ -26,7 +26,7 @@ from gluon_svrg.events import (
     Run,
 )
 from gluon_svrg.metrics.setup import LOSS, is_loss
-from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import collect_rng_states, restoring_rng_on, set_rng_states
 from gluon_svrg.run import Phase
 from gluon_svrg.stalls import StallDetector
 from gluon_svrg.stops import BATCH_END, StopReason, StopRequests
@@ -142,13 +142,11 @@ class FitLoop:
         estimator = self._estimator
         # Before the event, so that handlers see the data of this epoch.
         batches = self._open_batches()
-        rng_states = collect_rng_states()
         estimator.position.begin_epoch()
         try:
-            self._notify("epoch_begin")
+            with restoring_rng_on(Interrupted):
+                self._notify("epoch_begin")
         except Interrupted:
-            # As if it had not begun: after a resume the full pass draws the same random numbers.
-            set_rng_states(rng_states)
             estimator.position.phase = Phase.BETWEEN
         else:
             self._batches = batches

@@ -23,12 +23,9 @@ from mxnet import gluon
 from mxnet.lr_scheduler import LRScheduler
 
 Settings: TypeAlias = dict[str, dict[str, Any]]
-"""By owner ('optimizer', 'lr_scheduler', 'loss', 'SVRGHandler', ...) and name: plain data."""
+"""By owner ('training', 'optimizer', 'lr_scheduler', 'loss', 'SVRGHandler', ...) and name."""
 
-OPTIMIZER, SCHEDULE = "optimizer", "lr_scheduler"
-
-NOT_MEASURED = "not measured yet"
-"""The learning rate before an AutoLearningRateHandler has set it."""
+TRAINING, OPTIMIZER, SCHEDULE = "training", "optimizer", "lr_scheduler"
 
 PLACES = {"directory", "path", "log_dir", "trace", "file"}
 """Arguments of handlers that say where they write, and change no figure."""
@@ -40,8 +37,10 @@ _NAMES = set(vars(gluon.HybridBlock()))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def settings_of(run: Run) -> Settings:
-    """Return the settings as plain data; call it at the beginning of the run.
+def describe(run: Run) -> Settings:
+    """Return the classes of a run and its settings as plain data; call it when the run begins.
+
+    Checkpoints save it, several workers compare it, and the report shows it.
 
     What is no plain data itself (a schedule, a monitor, a path) is there as text, which is the same
     in each process. Arguments of handlers that inherit from none of this package's or MXNet's are
@@ -49,7 +48,14 @@ def settings_of(run: Run) -> Settings:
     """
     optimizer = _mxnet.optimizer_of(run.trainer)
     public = {name: value for name, value in vars(optimizer).items() if name[0] != "_"}
-    settings: Settings = {OPTIMIZER: _plain_in(public, _COUNTS)}
+    settings: Settings = {
+        TRAINING: {
+            "network": class_path(run.net),
+            "trainer": class_path(run.trainer),
+            "optimizer": class_path(optimizer),
+        },
+        OPTIMIZER: _plain_in(public, _COUNTS),
+    }
     if optimizer.lr_scheduler is not None:
         kind = class_path(optimizer.lr_scheduler)
         settings[OPTIMIZER]["lr"] = kind
@@ -64,13 +70,15 @@ def settings_of(run: Run) -> Settings:
             name, number = f"{kind} {number}", number + 1
         settings[name] = arguments
     for owner, name in scheduled_in(settings).items():  # the optimizer's own value is not used
-        text = settings[owner].get("schedule", NOT_MEASURED)
-        settings[OPTIMIZER][_attribute_of(name)] = text
+        settings[OPTIMIZER][_attribute_of(name)] = settings[owner]["schedule"]
     return settings
 
 
 def scheduled_in(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hyper-parameter that a handler sets, by the owner of the handler's settings."""
+    """Return the hyper-parameter that a handler sets, by the owner of the handler's settings.
+
+    A checkpoint of 0.8 may have an AutoLearningRateHandler, which measured the learning rate.
+    """
     return {
         owner: values.get("hyperparameter", "learning_rate")
         for owner, values in settings.items()

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from gluon_svrg._typing import LOGGER
-from gluon_svrg.workers import Workers, progress
+from gluon_svrg.workers import Workers
+from gluon_svrg.workers.progress import progress_limit
 
 BATCH_END = "batch end"
 """The label of the exchange at the end of each training batch."""
@@ -67,6 +68,7 @@ class StopRequests:
         self._number = 0
         self._is_urgent = False
         self._time_limit = self._deadline = math.inf
+        self._progress_limit = progress_limit()
 
     def request(self, reason: StopReason) -> None:
         """Request the end of the run; may be called at any moment, also by a signal."""
@@ -115,7 +117,8 @@ class StopRequests:
 
         def is_to_abort() -> bool:
             self.check_deadline()
-            progress.beat()
+            if self._progress_limit is not None:
+                self._progress_limit.step_completed()
             is_requested = self.is_requested() if includes_earlier else self._number > known
             return self._workers.all_any(is_requested, f"batch {next(numbers)} of {what}")
 
@@ -140,7 +143,8 @@ class StopRequests:
         is_to_end, roll_back
             Whether a handler of any worker has; the reason of the first worker that has one.
         """
-        progress.beat()
+        if self._progress_limit is not None:
+            self._progress_limit.step_completed()
         self.check_deadline()
         if self._is_single_process:
             return is_to_end, roll_back
@@ -161,7 +165,8 @@ class StopRequests:
 
     def close(self) -> None:
         """End the run: the launcher's progress limit no longer applies."""
-        progress.end()
+        if self._progress_limit is not None:
+            self._progress_limit.cancel()
 
     def check_deadline(self) -> None:
         """Request the end of the run if its time is over."""

@@ -1,4 +1,4 @@
-"""summary: the layers of a network, and how many passes an epoch of its training takes."""
+"""summary: the layers of a network, with its shapes and parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gluon_svrg._mxnet import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.batch.parts import call_network, network_arguments
 from gluon_svrg.data.training_data import training_data
-from gluon_svrg.events import AddsPasses, EventHandler, HandlerList, handlers_in
 from gluon_svrg.reporting.text_table import terminal_width
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
@@ -29,12 +28,8 @@ _SHAPE = _HEADER.index("output shape")
 _GAP = "  "
 
 
-def summary(
-    net: Block,
-    data: object,
-    event_handlers: EventHandler | Sequence[EventHandler] | None = None,
-) -> str:
-    """Return a table of the layers of a network, and the passes that an epoch of training takes.
+def summary(net: Block, data: object) -> str:
+    """Return a table of the layers of a network.
 
     The table has a row for each Block that contains no other Blocks or has parameters of its own:
     name (as in the keys of `net.save_parameters`), type, the shape of its output (with the batch
@@ -42,8 +37,7 @@ def summary(
     is counted once, in its first row. Below are the totals: trainable parameters (``grad_req`` is
     not 'null'), frozen ones, and auxiliary ones (such as running statistics, which never have a
     gradient), and the size of all of them on one device; and which layer, if any, keeps the network
-    from being hybridized and exported. The last lines say how many forward and backward passes an
-    epoch makes per sample, with what handlers such as SVRGHandler add.
+    from being hybridized and exported.
 
     To learn the shapes, one forward pass runs in prediction mode, on the first context of the
     network. It changes neither parameters nor running statistics nor hybridized graphs, and it
@@ -58,9 +52,7 @@ def summary(
     data : NDArray, numpy.ndarray, tuple of int, or iterable of batches
         The data of a batch (without labels), its shape (the pass then runs on zeros), or training
         data, whose first batch is used, with one input or several (of an ``mx.io.DataIter``, this
-        ends a pass that is under way).
-    event_handlers : EventHandler or list of EventHandler, optional
-        Those of `fit`: a handler that makes passes of its own, such as SVRGHandler, says how many.
+        ends a pass that has begun).
 
     Returns
     -------
@@ -76,7 +68,6 @@ def summary(
     """
     if not isinstance(net, Block):
         raise TypeError(f"net must be a gluon Block, got {net!r}: give the network itself")
-    handlers = HandlerList(handlers_in(event_handlers))
     _check_initialised(net)
     deferred = [param for param in net.collect_params().values() if not _mxnet.has_shape(param)]
     blocks = _blocks_of(net)
@@ -98,7 +89,6 @@ def summary(
             f"The network cannot be hybridized, nor exported by gs.deploy.export, because "
             f"{plain[-1] or 'net'!r} ({type(layer).__name__}) is no HybridBlock."
         )
-    lines += ["", *_passes_of(handlers)]
     return "\n".join(line if line in table else _wrapped(line, width) for line in lines)
 
 
@@ -312,7 +302,7 @@ def _count(params: list[Parameter]) -> int:
 
 
 def _table_of(layers: list[_Layer], width: int) -> list[str]:
-    """Return the lines of the table; a shape that has no room goes on in the next line."""
+    """Return the lines of the table; a shape that is too long continues on the next line."""
     rows = [_HEADER, *layers]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     rest = sum(widths) - widths[_SHAPE] + len(_GAP) * (len(widths) - 1)
@@ -358,15 +348,3 @@ def _size_text(nbytes: int) -> str:
 
 def _wrapped(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent="    ") if line else line
-
-
-def _passes_of(handlers: HandlerList) -> list[str]:
-    """Return how many passes the training takes, and what the handlers add."""
-    lines = [
-        "Forward and backward passes per sample, in an epoch:",
-        "  the training itself: 1",
-    ]
-    for handler in handlers:
-        if isinstance(handler, AddsPasses):
-            lines += [f"  {line}" for line in handler.extra_passes()]
-    return lines

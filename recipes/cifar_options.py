@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--preset", metavar="NAME", help="defaults by name, see below; 'list' shows them")
     add("--out", type=Path, default=Path("runs/cifar_resnet"), help="folder of the run")
     add("--seed", type=SEED, default=0)
-    add("--resume", action="store_true", help="write checkpoints, and go on from the newest")
+    add("--resume", action="store_true", help="write checkpoints, and continue from the newest")
 
     group = parser.add_argument_group("data")
     add = group.add_argument

@@ -118,7 +118,7 @@ def cifar_net(name: str, **settings: Any) -> gluon.HybridBlock:
 def make_net(
     options: argparse.Namespace, channels: int, contexts: list[mx.Context]
 ) -> gluon.HybridBlock:
-    """Return the network for images of so many channels, initialised and hybridized."""
+    """Return the network for images with `channels` channels, initialised and hybridized."""
     net = cifar_net(options.model)
     net.initialize(mx.init.Xavier(magnitude=options.xavier_magnitude), ctx=contexts)
     net.hybridize(static_alloc=True)
@@ -151,7 +151,7 @@ def make_trainer(net: gluon.Block, options: argparse.Namespace) -> gs.SVRGTraine
 
 
 def make_schedule(options: argparse.Namespace, batches: int) -> gs.ScheduleHandler:
-    """Return the schedule of the learning rate in a run of so many batches an epoch."""
+    """Return the schedule of the learning rate for `batches` batches per epoch."""
     schedule = gs.schedules.constant(options.lr)
     fraction = 0.1 if options.warm_up is None else options.warm_up / (batches * options.epochs)
     fraction = min(fraction, 0.5)  # a trial of a few batches has to come down again, too
@@ -311,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> gs.FitResult:
     except ValueError as error:
         if evaluations.has_trained or not options.resume:
             raise
-        raise SystemExit(f"--resume: {error}; or begin anew with another --out") from None
+        raise SystemExit(f"--resume: {error}; or start a new run with another --out") from None
     is_interrupted = result.stop_reason is gs.StopReason.SIGNAL
     if is_first and result.history:
         # A run that was done already keeps the report of its own options.

@@ -110,8 +110,8 @@ class GAN:
 def quality(points: np.ndarray, centres: np.ndarray) -> tuple[int, float]:
     """Return how many clusters have points, and the share of the points that lie in one.
 
-    A point lies in a cluster within four standard deviations; a cluster has points if there are a
-    quarter as many as there should be.
+    A point lies in a cluster if it is within four standard deviations. A cluster counts as covered
+    if it has at least a quarter of its share of the points.
     """
     distances = np.linalg.norm(points[:, None] - centres, axis=2)
     is_inside = distances.min(axis=1) < 4 * SPREAD

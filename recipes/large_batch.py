@@ -310,7 +310,7 @@ def runs_left(options: argparse.Namespace, results: list[Result]) -> list[tuple]
         while len(grid) < len(FACTORS) + options.more_rates:
             own = itertools.product([optimizer], [batch_size], grid, range(options.seeds))
             if not done.issuperset(own):
-                break  # what is killed and goes on has to grow as what was not
+                break  # a resumed search must extend the grid as an uninterrupted one does
             scores = {lr: mean(r["validation_accuracy"] for r in by_rate[lr]) for lr in grid}
             best = max(grid, key=lambda lr: scores[lr])
             if best not in (grid[0], grid[-1]):
@@ -339,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     except KeyboardInterrupt:
         if results := read_results(path, options):
             write_report(options, results, arguments)
-        print(f"interrupted: {path} has {len(results)} runs, the same line goes on from there")
+        print(f"interrupted: {path} has {len(results)} runs, the same command continues from there")
         raise SystemExit(EXIT_CODE) from None
     results = read_results(path, options)
     write_report(options, results, arguments)

@@ -78,7 +78,7 @@ class Connection(H11Protocol):
         self.note()
 
     def note(self, is_fresh: bool = False) -> None:
-        """Note whether the client is waited for; `is_fresh` if that begins anew."""
+        """Note whether the client is waited for; `is_fresh` restarts its time limit."""
         is_open, is_answering = self.cycle is not None and not self.cycle.response_complete, False
         if is_open:
             is_answering = not self.flow.write_paused  # else it does not read
@@ -491,7 +491,7 @@ def make_app(predictor: Predictor, options: argparse.Namespace) -> FastAPI:
         try:
             arrays, is_sample = await reader.read(request)
         except ClientDisconnect:
-            return Response(status_code=499)  # as nginx writes it into its log: nobody reads it
+            return Response(status_code=499)  # nginx's code for its log: the client is gone
         try:
             found = await batchers[request.url.path].answer(arrays, is_sample)
             if size_of(found) <= SMALL:
@@ -623,7 +623,7 @@ def main() -> None:
         ws="none",
         access_log=False,
         log_level="error",  # no line for each client that makes a mistake
-        # asyncio accepts so many connections at once, before the first of them can be closed.
+        # asyncio accepts up to `backlog` connections at once, before it can close the first.
         backlog=max(1, Connection.max_connections // 8),
         timeout_keep_alive=math.ceil(options.timeout),
         timeout_graceful_shutdown=30,

@@ -9,8 +9,8 @@ The objective is the mean cross-entropy plus L2/2 times the squared weights (not
 strongly convex, so its optimum is known from a second-order solver, and every run can be judged by
 how far above the optimum it is. All runs may compute the same number of gradients of a sample: an
 epoch of SGD costs one a sample, an epoch of SVRG two, as it keeps those at the snapshot from the
-full pass. The step is one that was tried out; ``--lr auto`` shows beside it the one that a
-``gluon_svrg.AutoLearningRateHandler`` finds.
+full pass. The step is one that was tried out; ``--lr auto`` shows beside it a step that needs no
+trying out: it falls from the one that ``gluon_svrg.find_learning_rate`` suggests.
 
 Writes into ``runs/softmax_regression``: ``curves.png``, ``metrics.csv``, and the network that SVRG
 trained as ``model-symbol.json`` and ``model-0000.params``. That model is then imported again and
@@ -54,6 +54,9 @@ use_colours()
 
 BY_HAND = 4.0
 """The constant step of SVRG and SGD, tried out on digits."""
+
+TRIAL_BATCHES = 50
+"""The length of a short training that looks for a step."""
 
 
 class Data(NamedTuple):
@@ -187,11 +190,14 @@ class Judge:
 class Curve(TrainBegin, EpochEnd):
     """After each epoch, writes down how far above the optimum the weights are."""
 
-    def __init__(self, run: str, judge: Judge, *counted: Any) -> None:
+    def __init__(
+        self, run: str, judge: Judge, svrg: gs.SVRGHandler | None, evaluations: int
+    ) -> None:
         self.rows: list[dict[str, Any]] = []
         self._run = run
         self._judge = judge
-        self._counted = counted  # handlers that compute gradients, too
+        self._svrg = svrg
+        self._evaluations = evaluations  # before the run
         self._seconds = 0.0
         self._resumed = 0.0
 
@@ -208,7 +214,8 @@ class Curve(TrainBegin, EpochEnd):
 
     def _write(self, net: gluon.nn.Dense, epoch: int) -> None:
         samples = len(self._judge.data.x)
-        evaluations = epoch * samples + sum(h.gradient_evaluations for h in self._counted)
+        evaluations = self._evaluations + epoch * samples
+        evaluations += self._svrg.gradient_evaluations if self._svrg else 0
         above, accuracy = self._judge(net)
         self.rows.append(
             {
@@ -232,7 +239,7 @@ def train(
     lr: float | str | InverseTime,
     svrg: gs.SVRGHandler | None = None,
 ) -> Run:
-    """Train from zero; with SVRG where its handler is given, and by the automatic step if asked."""
+    """Train from zero, with SVRG if its handler is given; find the step first if `lr` is 'auto'."""
     data = judge.data
     batches = ArrayLoader(
         data.x, data.y.astype("float64"), batch_size=batch_size, shuffle=True, seed=0
@@ -248,16 +255,22 @@ def train(
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"wd": l2, **rate})
     estimator = gs.Estimator(net, gluon.loss.SoftmaxCELoss(), mx.metric.Accuracy(), trainer=trainer)
     handlers: list[Any] = [svrg] if svrg else []
+    evaluations = 0
     if lr == "auto":
-        handlers.append(gs.AutoLearningRateHandler())
-    curve = Curve(run, judge, *handlers)
+        found = gs.find_learning_rate(estimator, batches, trial_batches=TRIAL_BATCHES)
+        steps = len(found.losses) + TRIAL_BATCHES * len(found.trials)
+        evaluations = steps * batch_size
+        if found.suggestion is None:
+            raise SystemExit("--lr auto: the loss falls with no learning rate, give a number")
+        schedule = gs.schedules.cosine(found.suggestion)
+        handlers.append(gs.ScheduleHandler("learning_rate", schedule))
+        print(f"the automatic step falls from {found.suggestion:.3g}, found by {steps} steps")
+    curve = Curve(run, judge, svrg, evaluations)
     # The table at the end says it all.
     handlers = [curve, *handlers, gs.SignalHandler()]
     result = estimator.fit(batches, epochs=epochs, event_handlers=handlers, verbose=0)
     trained = Run(run, net, curve.rows)
     raise_if_interrupted(result, trained)
-    if lr == "auto":
-        print(f"the automatic step is {trainer.learning_rate:.3g}, found in the first epoch")
     return trained
 
 
@@ -334,7 +347,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--lr",
         type=positive_or_auto,
         default=BY_HAND,
-        help=f"learning rate of SVRG and SGD; auto: a measured one, beside {BY_HAND:g}",
+        help=f"learning rate of SVRG and SGD; auto: a suggested one, beside {BY_HAND:g}",
     )
     # On digits the best of a grid: steps 2, 4, ... 128 by half-lives of 1/16, 1/8, ... 4 epochs.
     parser.add_argument(

@@ -53,7 +53,7 @@ NEW_TOPIC, PLURAL, ADJECTIVE, CLAUSE = 0.15, 0.5, 0.3, 0.4  # probabilities
 
 
 class Text(NamedTuple):
-    """Words by number, and the perplexity of a reader who knows the grammar."""
+    """Words by number, and the perplexity of a model that knows the grammar."""
 
     words: np.ndarray
     least_perplexity: float
@@ -166,7 +166,7 @@ class TruncatedBPTT(gs.BatchProcessor):
             scores, state = estimator.net(words, state)
             loss = estimator.loss(scores, following)
         loss.backward()
-        # Without detach() the next backward pass would go on into this batch.
+        # Without detach() the next backward pass would continue into this batch.
         self._state = [part.detach() for part in state]
         return [words], [following], [scores], [loss]
 
@@ -181,7 +181,7 @@ class TruncatedBPTT(gs.BatchProcessor):
         return None if self._state is None else {"lstm": self._state}
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from that state."""
+        """Continue from that state."""
         self._state = None if state is None else state["lstm"]
 
 

@@ -133,7 +133,7 @@ def serve(listener):
             wake.recv(4096)
             tell_ends(ends)
         for pid, end in ends.items():
-            if end in ready and not end.recv(1):  # nobody waits for it any longer
+            if end in ready and not end.recv(1):  # no process waits for it any longer
                 os.kill(pid, signal.SIGKILL)
                 end.shutdown(socket.SHUT_RD)
         if listener in ready:
@@ -151,7 +151,7 @@ def serve(listener):
 
 
 def tell_ends(ends):
-    """Tell those who wait for one of the processes how it has ended."""
+    """Tell the processes that wait for one of the others how it has ended."""
     for pid in list(ends):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -10,7 +10,7 @@ FIRST, BLOCKS, SIZE = 16384, 16, 1024
 def ports_of_this_process():
     """The ports of one of pytest's workers, in turn; each has a block of its own.
 
-    Linux gives those from 32768 on to whoever asks for any, as all parts of ps-lite do.
+    Linux gives those from 32768 on to programs that ask for any, as all parts of ps-lite do.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = FIRST + worker % BLOCKS * SIZE
@@ -22,7 +22,7 @@ PORTS = ports_of_this_process()
 
 
 def free_port(host="127.0.0.1"):
-    """Return a port that nobody listens at, and nobody else is given meanwhile."""
+    """Return a free port, which no other test gets meanwhile."""
     for port in PORTS:
         with socket.socket() as probe:
             try:

@@ -11,11 +11,16 @@ class Scripted(gs.VarianceHandler):
         super().__init__(at=at, batches=2, **arguments)
         self.ratios = ratios
 
-    def _moments(self, estimator, epoch, number):
-        moments = super()._moments(estimator, epoch, number)
-        ratio = self.ratios[epoch]
-        moments.ratio = lambda coefficient: ratio
-        return moments
+    def train_begin(self, estimator, *args, **kwargs):
+        super().train_begin(estimator, *args, **kwargs)
+        measured = self._payoff._moments
+
+        def moments(number, seed):
+            found, ratio = measured(number, seed), self.ratios[estimator.position.epoch]
+            found.ratio = lambda coefficient: ratio
+            return found
+
+        self._payoff._moments = moments
 
 
 class Corrections(EpochBegin, BatchBegin):
@@ -30,6 +35,6 @@ class Corrections(EpochBegin, BatchBegin):
         self.counts.append(0)
 
     def batch_begin(self, estimator, *args, **kwargs):
-        if not self.counts:  # a run that goes on in the middle of an epoch
+        if not self.counts:  # a run that continues in the middle of an epoch
             self.counts.append(0)
         self.counts[-1] += estimator.trainer.full_gradient is not None

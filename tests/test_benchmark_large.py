@@ -101,7 +101,7 @@ def test_the_optimum_is_the_optimum(loss, l1, of_intercept):
         return objective(problem, found[:, :-1], found[:, -1]) + penalty
 
     assert value == pytest.approx(at(v.ravel()), abs=1e-15)
-    # Nobody comes lower from elsewhere, and nobody steps down from there.
+    # No other start leads lower, and no step from there leads lower.
     other = minimize(at, v.ravel() + 0.05, method="Powell", options={"xtol": 1e-8}).fun
     assert value <= other + 1e-13
     random = np.random.default_rng(1)

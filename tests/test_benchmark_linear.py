@@ -107,7 +107,7 @@ def test_the_optimum_is_the_optimum(loss):
         slope = (value(at + step) - value(at - step)) / 2e-4
         assert abs(slope) < 1e-8  # the differences' own error
         assert value(at) <= value(at + step)
-    # From elsewhere, without gradients, nobody comes lower.
+    # No other start leads lower, without gradients.
     other = minimize(value, at + 3 * steps, method="Powell").fun
     assert found.value <= other + 1e-13
     assert found.value == value(at)

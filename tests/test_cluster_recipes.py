@@ -28,7 +28,7 @@ MPI.COMM_WORLD.Barrier()
 if os.path.exists("kill") and attempt == 0 and MPI.COMM_WORLD.rank: os.kill(os.getpid(), 9)
 told = []
 signal.signal(signal.SIGUSR1, lambda *_: told.append(1))
-print("goes on", flush=True)
+print("continues", flush=True)
 while os.path.exists("wait") and not told: time.sleep(0.05)
 MPI.COMM_WORLD.Barrier()
 """
@@ -98,10 +98,10 @@ def test_the_time_of_slurm_is_up(folder):
     while found < 2:
         line = job.stdout.readline()
         assert line, "the job has ended"
-        found += "goes on" in line
+        found += "continues" in line
     job.send_signal(signal.SIGUSR1)
     out, _ = job.communicate(timeout=60)
-    assert "launch: SIGUSR1: the workers are told" in out
+    assert "launch: SIGUSR1: the workers stop after this batch" in out
     assert "back into the queue" in out
     assert job.returncode == 138
     assert (folder / "requeued").read_text() == "requeue 4711\n"

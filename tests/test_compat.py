@@ -15,7 +15,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg import _compat
+from gluon_svrg import _compat, _cores
 from gluon_svrg._mxnet import numpy_2, text_of
 from mxnet import gluon
 
@@ -258,7 +258,7 @@ def test_only_the_thread_that_imports_mxnet_goes_without(monkeypatch):
 def test_other_threads_may_import_what_is_slow_meanwhile():
     """With setuptools' finder of distutils this was a deadlock, now and then.
 
-    One thread imports both, and SciPy itself is there before: Python lets a thread go on with a
+    One thread imports both, and SciPy itself is there before: Python lets a thread continue with a
     package that another has just imported before it is an attribute of its parent, and SciPy's
     own ``scipy._lib.doccer`` then fails, now and then, without MXNet as well.
     """
@@ -307,7 +307,7 @@ def test_mxnet_first_works_and_is_told_about_the_cores():
 
 def test_threads_without_a_loaded_mxnet(recwarn):
     environ = {}
-    _compat.use_every_core(environ, mxnet_is_loaded=False)
+    _cores.use_every_core(environ, mxnet_is_loaded=False)
     assert environ["OMP_NUM_THREADS"] == str(CORES)
     assert not recwarn.list
 

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from gluon_svrg import _compat
+from gluon_svrg import _cores
 
 HERE = len(os.sched_getaffinity(0))
 V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
@@ -82,45 +82,45 @@ def machine_of(tmp_path, monkeypatch):
     ],
 )
 def test_limits_of_control_groups(machine_of, cgroup, files, cores):
-    assert _compat.usable_cores(machine_of(cgroup, files)) == cores
+    assert _cores.usable_cores(machine_of(cgroup, files)) == cores
 
 
 def test_a_system_without_control_groups(tmp_path):
-    assert _compat.usable_cores(tmp_path) == HERE
+    assert _cores.usable_cores(tmp_path) == HERE
 
 
 def test_the_affinity_is_never_exceeded(machine_of, monkeypatch):
     root = machine_of("0::/\n", {f"{V2}/cpu.max": "1000000 100000"})
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
-    assert _compat.usable_cores(root) == 2
+    assert _cores.usable_cores(root) == 2
     monkeypatch.delattr(os, "sched_getaffinity")  # macOS, Windows
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert _compat.usable_cores(root) == 1
+    assert _cores.usable_cores(root) == 1
 
 
 def test_as_many_threads_as_the_limit_allows(monkeypatch):
-    monkeypatch.setattr(_compat, "usable_cores", lambda: 3)
+    monkeypatch.setattr(_cores, "usable_cores", lambda: 3)
     environ = {}
-    _compat.use_every_core(environ, mxnet_is_loaded=False)
+    _cores.use_every_core(environ, mxnet_is_loaded=False)
     assert environ == {"OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "10000"}
 
 
 @pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
 def test_how_threads_wait_is_the_users_to_say(own):
     environ = dict(own)
-    _compat.use_every_core(environ, mxnet_is_loaded=False)
+    _cores.use_every_core(environ, mxnet_is_loaded=False)
     assert environ == own | {"OMP_NUM_THREADS": environ["OMP_NUM_THREADS"]}
 
 
 def test_the_users_number_of_threads_does_not_say_how_they_wait():
     environ = {"OMP_NUM_THREADS": "5"}
-    _compat.use_every_core(environ, mxnet_is_loaded=False)
+    _cores.use_every_core(environ, mxnet_is_loaded=False)
     assert environ == {"OMP_NUM_THREADS": "5", "GOMP_SPINCOUNT": "10000"}
 
 
 def test_once_mxnet_is_loaded_nothing_is_promised(monkeypatch):
-    monkeypatch.setattr(_compat, "usable_cores", lambda: 4)
+    monkeypatch.setattr(_cores, "usable_cores", lambda: 4)
     environ = {}
     with pytest.warns(RuntimeWarning, match="uses half of the 4 cores"):
-        _compat.use_every_core(environ, mxnet_is_loaded=True)
+        _cores.use_every_core(environ, mxnet_is_loaded=True)
     assert environ == {}

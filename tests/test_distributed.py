@@ -110,16 +110,14 @@ def run(code, **variables):
 def test_dist_sync_in_one_process_is_that_process_and_says_so():
     done = run(SINGLE)
     assert done.stdout == "SingleProcess\n"
-    assert "kvstore='dist_sync' means the workers of this job, and this process is its only" in (
-        done.stderr
-    )
+    assert "kvstore='dist_sync' has no effect: this process is the only worker" in (done.stderr)
 
 
 def test_a_launcher_whose_mpi_is_another_one_is_one_sentence():
     """As with `mpirun` of one MPI and mpi4py of another: each process is alone to it."""
     done = run(SINGLE, OMPI_COMM_WORLD_SIZE="3", OMPI_COMM_WORLD_RANK="1")
     assert done.returncode == 1
-    assert "the launcher has started 3 processes, and MPI knows of one: mpi4py uses 'MPICH" in (
+    assert "the launcher has started 3 processes, but mpi4py finds only one: it uses 'MPICH" in (
         done.stderr
     )
 
@@ -144,7 +142,7 @@ def foreign():
     return run_together(PROGRAMS + "everything", 2)
 
 
-def test_a_kvstore_of_somebody_else(foreign):
+def test_a_custom_kvstore(foreign):
     """It needs no more than what `gluon.Trainer` asks of one."""
     for rank, answer in enumerate(foreign):
         kind, own_rank, calls, weights, expected = answer["train"]
@@ -157,12 +155,12 @@ def test_a_kvstore_that_does_not_add_up_is_one_sentence(foreign):
     for answer in foreign:
         lazy, mean, other = answer["refused"]
         for name, sums, said in (("Lazy", "[1.0, 1.0]", lazy), ("Mean", "[1.0, 1.0]", mean)):
-            assert said.startswith(f"the kvstore {name} adds up ones of 2 workers to {sums}:")
+            assert said.startswith(f"the kvstore {name} sums ones of 2 workers to {sums}:")
             assert "has to leave the sum over all workers, not their mean, in out" in said
         assert "of 7, and this process is worker" in other
 
 
-def test_a_kvstore_of_somebody_else_in_one_process():
+def test_a_custom_kvstore_in_one_process():
     """It adds up over the contexts, as it would in a gluon.Trainer."""
     calls, weights = foreign_programs.alone()
     assert calls > 0

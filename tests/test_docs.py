@@ -13,6 +13,7 @@ DOCUMENTS = [
     ROOT / "linear" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+CHANGES = [ROOT / "CHANGES.md", ROOT / "linear" / "CHANGES.md"]
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 MODULES = [gs, gs.schedules, gs.svrg, gs.events, gs.optimizer, gs.deploy]
 MODULES += [gs.data, gs.data.transforms, gs.linear]
@@ -48,10 +49,22 @@ def test_the_code_runs_and_runs_again_in_the_same_folder(document, tmp_path, mon
         exec(program, {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize("document", [*DOCUMENTS, *CHANGES], ids=lambda document: document.name)
 def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", CHANGES, ids=["gluon-svrg", "provenglm"])
+def test_changes_are_short_lines_under_the_headings_of_keep_a_changelog(document):
+    versions = re.split(r"^## ", document.read_text(), flags=re.MULTILINE)[1:]
+    assert versions[0].startswith("[Unreleased]\n")
+    for version in versions:
+        headings = re.findall(r"^### (.*)$", version, re.MULTILINE)
+        assert set(headings) <= {"Added", "Changed", "Removed", "Fixed", "Security"}
+        assert len(set(headings)) == len(headings), version.splitlines()[0]
+        for entry in re.findall(r"^- .*(?:\n  .*)*", version, re.MULTILINE):
+            assert len(entry) < 400, entry  # a paragraph belongs on a page
 
 
 PUBLIC = [(module, name) for module in MODULES for name in module.__all__]

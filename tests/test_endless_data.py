@@ -53,7 +53,6 @@ def fit(*handlers, data=None, optimizer="sgd"):
         lambda path: [],
         lambda path: [gs.EMAHandler(0.9), gs.EarlyStoppingHandler("training loss", patience=1)],
         lambda path: [gs.CheckpointHandler(path, every_n_batches=5)],
-        lambda path: [gs.AutoLearningRateHandler()],
         lambda path: [gs.SVRGHandler(coefficient=0)],
         lambda path: [gs.SVRGHandler(start_epoch=1)],
         lambda path: [gs.ScheduleHandler("learning_rate", gs.schedules.cosine(0.1))],

@@ -49,7 +49,7 @@ class Processor(gs.BatchProcessor):
 
 
 def over(estimator):
-    next(h for h in estimator.handlers if isinstance(h, gs.TimeLimitHandler))._end = 0.0
+    estimator.state.stops._deadline = 0.0
 
 
 WAYS = {
@@ -59,7 +59,7 @@ WAYS = {
     "time_limit": (over, StopReason.TIME_LIMIT),
 }
 
-# Which batch of which kind is under way, which rows there are then, and the checkpoint that is
+# The kind and number of the current batch, the rows that there are then, and the checkpoint that is
 # there: an epoch has 6 batches of a full pass and 6 of the training, and 2 evaluations of 6.
 MOMENTS = {
     "first_full_pass": ("fit", 3, [], "epoch-0-batch-0"),
@@ -190,7 +190,7 @@ def test_full_passes_of_all_kinds(settings, number, tmp_path, tmp_path_factory):
 
 
 def test_again_and_again(tmp_path, tmp_path_factory):
-    """Each process gets two batches further, of whatever is under way."""
+    """Each process gets two batches further, in training, full pass or evaluation."""
     for number in range(60):
         resume = "auto" if number else None
         kind = "fit" if number % 2 else "evaluate"

@@ -96,7 +96,7 @@ def test_every_module_is_an_attribute():
     "first",
     ["from gluon_svrg.summary import summary", "import gluon_svrg.estimator", "gluon_svrg.Monitor"],
 )
-def test_summary_is_the_function_whoever_imports_its_module(first):
+def test_summary_is_the_function_wherever_its_module_is_imported(first):
     code = f"import gluon_svrg\n{first}\nimport gluon_svrg.summary\n"
     code += "print(gluon_svrg.summary is sys.modules['gluon_svrg.summary'].summary)"
     assert python("import sys\n" + code) == "True"

@@ -13,7 +13,7 @@ PACKAGE = Path(gluon_svrg.__file__).parent
 PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_field_defaults", "_value_", "_exit", "_"}
 PUBLIC |= {"_missing_", "_name_", "_generate_next_value_", "_fields_"}
 # These override MXNet's hooks, and may name them on `self` and `super()`.
-SUBCLASSES = ("trainer", "optimizer")
+SUBCLASSES = ("svrg/trainer", "optimizer")
 DEFINITION = re.compile(r"(?:\bdef|\bclass) (_[a-zA-Z]\w*)|\.(_[a-zA-Z]\w*)\s*(?:,[^=\n]*)?=(?!=)")
 
 
@@ -89,7 +89,7 @@ def test_a_private_name_is_seen(source):
     "sources",
     [
         {"a.py": "class A:\n  def f(self): self._data = 1", "b.py": "def f(self): self._data"},
-        {"trainer.py": "class A:\n  def f(self): self._data(super()._data)"},
+        {"svrg/trainer.py": "class A:\n  def f(self): self._data(super()._data)"},
         {"a.py": "def _data(): ...\n_data()"},
     ],
 )

@@ -17,7 +17,7 @@ import problems
 import pytest
 from gluon_svrg._mxnet import parameters_by_structure
 from gluon_svrg.arrays.encoding import from_bytes
-from gluon_svrg.checkpoint.parts import NetworkPart
+from gluon_svrg.checkpoint.network_state import save_network
 from gluon_svrg.events import BatchEnd, Order
 from gluon_svrg.handlers.early_stopping import _copied
 from gluon_svrg.optimizer.states import trainer_states
@@ -231,7 +231,7 @@ def test_an_average_of_running_statistics_repeats():
     assert all(problems.same(run(), first) for _ in range(4))
 
 
-@pytest.mark.parametrize("read", [_copied, lambda estimator: NetworkPart(estimator).state_dict()])
+@pytest.mark.parametrize("read", [_copied, save_network])
 def test_what_is_kept_of_running_statistics_is_what_they_are(read):
     """For `restore_best` and for a checkpoint, with weights that wait for no step."""
     equal = []
@@ -257,7 +257,7 @@ def test_what_is_kept_of_running_statistics_is_what_they_are(read):
     assert equal == [True] * 15
 
 
-@pytest.mark.parametrize("read", [_copied, lambda estimator: NetworkPart(estimator).state_dict()])
+@pytest.mark.parametrize("read", [_copied, save_network])
 def test_running_statistics_are_read_after_what_writes_them(read, monkeypatch):
     """The test above finds a read that comes too early only if the machine is in the mood."""
     estimator = estimator_of(net_of(), "sgd")

@@ -61,7 +61,7 @@ def samples():
 
 @contextmanager
 def served(model, *options, descriptors=1024):
-    """The process of the service, and its address. It may have so many files open."""
+    """The process of the service, and its address. The number of its open files is limited."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(model), "--port", "0", *options]
     with subprocess.Popen(
@@ -224,7 +224,7 @@ def test_what_is_wrong_is_one_sentence(name, connection, samples):
     assert re.search(message, answer["detail"])
     assert "\n" not in answer["detail"]
     connection.close()
-    assert post(connection, "/predict", npy(samples[0]))[0] == 200  # the service goes on
+    assert post(connection, "/predict", npy(samples[0]))[0] == 200  # the service continues
 
 
 def test_a_great_body_without_its_length(connection):
@@ -341,7 +341,7 @@ SLOW = {
     "half a header": (HEAD, None),
     "half a body": (HEAD + b"Content-Length: 9\r\n\r\n{", 408),
     "half a chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{", 408),
-    "a body that nobody reads": (
+    "a body that is not read": (
         HEALTH.replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\n{"),
         200,
     ),
@@ -418,7 +418,7 @@ def test_a_client_that_sends_slowly_but_in_time(model, samples):
 
 
 @pytest.mark.parametrize("name", [name for name in SLOW if not name.startswith("no reading")])
-def test_more_slow_clients_than_files_keep_nobody_else_out(name, model, samples):
+def test_more_slow_clients_than_files_block_no_other_client(name, model, samples):
     expected = deploy.Predictor(model, engine="mxnet")(samples)
     with served(model, descriptors=256) as (process, url):
         held = [slow_client(url, name) for _ in range(300)]
@@ -506,7 +506,7 @@ def jpeg():
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_what_takes_long_keeps_nobody_waiting(name, model):
+def test_a_long_request_blocks_no_other_request(name, model):
     pytest.importorskip("PIL.Image")
     kind, make, code, message = LONG[name]
     body, found, waits = make(), [], []
@@ -538,7 +538,7 @@ def test_what_takes_long_keeps_nobody_waiting(name, model):
     assert max(waits) < max(1, took / 2)  # on a busy machine all takes longer
 
 
-def test_a_large_answer_keeps_nobody_waiting(wide):
+def test_a_large_answer_blocks_no_other_request(wide):
     with served(wide) as (_, url):
         expected = deploy.Predictor(wide)(np.ones((64, 2), "float32"))
         found, waits = [], []

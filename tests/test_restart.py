@@ -6,8 +6,8 @@ import gluon_svrg as gs
 import mxnet as mx
 import pytest
 import runs
-from gluon_svrg.launch.environment import ATTEMPT
 from gluon_svrg.reporting.history import MEASURED
+from gluon_svrg.workers.supervision import ATTEMPT
 
 
 def fit(folder, epochs, handlers=(), **arguments):

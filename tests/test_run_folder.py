@@ -178,16 +178,8 @@ class Keeps(Stateful):
     "state", [{"a": object()}, {(0, 1): 2}, {"a": np.array([None])}], ids=["object", "key", "array"]
 )
 def test_a_state_that_cannot_be_saved_names_its_handler(state, tmp_path):
-    with pytest.raises(TypeError, match=r"the state of Keeps cannot be saved: state_dict\(\) must"):
+    with pytest.raises(TypeError, match=r"\['\S*Keeps'\]\[0\]\[1\].* cannot be saved"):
         fit(Keeps(state), gs.CheckpointHandler(tmp_path))
-
-
-def test_a_state_is_found_though_its_key_was_declared_later(tmp_path, monkeypatch):
-    fit(Keeps({"a": 3}), gs.CheckpointHandler(tmp_path))
-    monkeypatch.setattr(Keeps, "state_key", "user.keeps")
-    keeps = Keeps({"a": 0})
-    fit(keeps, gs.CheckpointHandler(tmp_path), epochs=3, resume="auto")
-    assert keeps.state == {"a": 3}
 
 
 def test_a_state_is_found_by_its_key_whatever_the_class_is_called(tmp_path):
@@ -210,7 +202,7 @@ def test_a_figure_that_cannot_be_saved_is_named(tmp_path):
         def epoch_end(self, estimator, *args, **kwargs):
             estimator.figures["when"] = object()
 
-    with pytest.raises(TypeError, match=r"estimator.figures\['when'\] is <object.*cannot be saved"):
+    with pytest.raises(TypeError, match=r"\['figures'\]\['when'\]: <object.*cannot be saved"):
         fit(Figure(), gs.CheckpointHandler(tmp_path))
 
 
@@ -324,7 +316,7 @@ def test_the_loader_is_at_its_begin_after_a_resume(tmp_path):
     assert len(list(run(resume="auto"))) == 5
 
 
-def test_a_rate_that_somebody_else_sets_is_left_alone():
+def test_a_rate_that_is_set_elsewhere_is_left_alone():
     class Halve(BatchEnd):
         def batch_end(self, estimator, *args, **kwargs):
             for param in estimator.trainer._params:

@@ -110,7 +110,7 @@ def test_another_defect_a_kvstore_empties_the_weights():
 
 
 def test_a_model_that_it_saved_trains_as_a_block(tmp_path, monkeypatch):
-    """As the page for those who come from SVRGModule says."""
+    """As docs/migrating-from-svrgmodule.md says."""
     monkeypatch.chdir(tmp_path)
     module, _ = module_with("fc1")
     module.save_checkpoint("model", 0)

@@ -4,7 +4,7 @@
 
 SVRG with a table, LARS, dropout, BatchNorm; a checkpoint every few batches; an evaluation at each
 epoch's end. Each worker writes a digest of its weights, states and history into FOLDER, and prints
-in which phase it is, so that somebody can kill it there: the last line is ``done``.
+in which phase it is, so that a test can kill it there: the last line is ``done``.
 """
 
 import argparse

@@ -34,6 +34,7 @@ PAGES = {
     "CHANGES.md": "changes.md",
     "recipes/README.md": "recipes.md",
     "linear/README.md": "provenglm.md",
+    "linear/CHANGES.md": "provenglm_changes.md",
 }
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".md": "markdown"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:\s]+)((?:#[^)]*)?\))")

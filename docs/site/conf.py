@@ -77,7 +77,7 @@ pygments_dark_style = "monokai"
 copybutton_prompt_text = r"\$ "
 copybutton_prompt_is_regexp = True
 
-# numpydoc would compile its template anew for each docstring: a tenth of the time of a build.
+# numpydoc would compile its template again for each docstring: a tenth of the time of a build.
 TEMPLATES = Path(docscrape_sphinx.__file__).parent / "templates"
 ENVIRONMENT = SandboxedEnvironment(loader=FileSystemLoader(TEMPLATES))
 docscrape_sphinx.SandboxedEnvironment = lambda loader: ENVIRONMENT  # noqa: ARG005

@@ -1,4 +1,4 @@
-"""Runs the notebook docs/tutorial.ipynb anew: ``make tutorial``.
+"""Run the notebook docs/tutorial.ipynb again: ``make tutorial``.
 
 What it printed and drew is kept in the file, so that the site shows it. Bars are not kept: they are
 of the program that drew them, and a page would show them as they stood at the beginning.

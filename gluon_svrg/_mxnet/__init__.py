@@ -1,15 +1,13 @@
 """The private names of MXNet 1.9.1 that this package reads or writes, each with its reason.
 
 Nothing outside this package names one, but the subclasses that override MXNet's own hooks
-(`SVRGTrainer`, `BatchProcessor`, and those in `optimizer/`, which a kvstore's server loads before
-there is a Gluon to import). The functions are in the files of their owners.
+(`SVRGTrainer`, `BatchProcessor`, and those in `optimizer/`). The functions are in the files of
+their owners.
 """
 
 from gluon_svrg._mxnet.block import (
-    SAME_NUMBERS as SAME_NUMBERS,
     BlockState as BlockState,
     ExpectedOutput as ExpectedOutput,
-    KnownLoss as KnownLoss,
     arguments_of as arguments_of,
     array_from_numpy as array_from_numpy,
     arrays_of as arrays_of,
@@ -31,7 +29,6 @@ from gluon_svrg._mxnet.block import (
     inputs_of as inputs_of,
     is_differentiable as is_differentiable,
     is_fresh as is_fresh,
-    known_loss as known_loss,
     labels_are_probabilities as labels_are_probabilities,
     labels_are_signed as labels_are_signed,
     last_operator as last_operator,
@@ -95,9 +92,7 @@ from gluon_svrg._mxnet.trainer import (
     has_fresh_gradient as has_fresh_gradient,
     has_kvstore as has_kvstore,
     has_kvstore_that_updates as has_kvstore_that_updates,
-    is_run_by_servers as is_run_by_servers,
     kvstore_arguments as kvstore_arguments,
-    kvstore_type as kvstore_type,
     left_out as left_out,
     legacy_gradients as legacy_gradients,
     listed_parameters as listed_parameters,

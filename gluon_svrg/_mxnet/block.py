@@ -143,7 +143,7 @@ def names_of_own_parameters(block: Block) -> set[str]:
 def parameters_by_structure(net: Block) -> dict[str, Parameter]:
     """Return the parameters by their place in `net`, as `save_parameters` names them.
 
-    A network that is made anew in the same process has other names; the places stay.
+    A network that is created again in the same process has other names, but the same places.
     """
     return net._collect_params_with_prefix()
 
@@ -172,7 +172,7 @@ def has_static_shape(net: Block) -> bool:
 
 
 def forget_graph(block: HybridBlock) -> None:
-    """Let a hybridized Block trace its graph anew, with the same flags."""
+    """Make a hybridized Block trace its graph again, with the same flags."""
     block._clear_cached_op()
 
 
@@ -390,46 +390,12 @@ def last_operator(output: NDArray) -> dict[str, Any]:
     """
     graph = json.loads(autograd.get_symbol(output).tojson())
     node: dict[str, Any] = graph["nodes"][graph["heads"][0][0]]
-    while node["op"] in SAME_NUMBERS:
+    while node["op"] in _SAME_NUMBERS:
         node = graph["nodes"][node["inputs"][0][0]]
     return node
 
 
-class KnownLoss(NamedTuple):
-    """A loss of Gluon's that is convex and smooth in the network's output, of rows of outputs.
-
-    Attributes
-    ----------
-    kind : str
-        'softmax', 'logistic', 'squared' or 'huber'.
-    is_sparse : bool
-        Whether the labels of 'softmax' are numbers of classes.
-    width : float
-        Of 'huber', the largest residual of which the square is taken.
-    """
-
-    kind: str
-    is_sparse: bool = False
-    width: float = float("inf")
-
-
-def known_loss(loss: Block) -> KnownLoss | None:
-    """Return what is known of `loss`; None if it is another, or has the samples on another axis."""
-    losses = mx.gluon.loss
-    if not isinstance(loss, losses.Loss) or loss._batch_axis != 0:
-        return None
-    if type(loss) is losses.SoftmaxCrossEntropyLoss:
-        is_known = not loss._from_logits and loss._axis in (-1, 1)
-        return KnownLoss("softmax", bool(loss._sparse_label)) if is_known else None
-    if type(loss) is losses.SigmoidBinaryCrossEntropyLoss:
-        return None if loss._from_sigmoid else KnownLoss("logistic")
-    if type(loss) is losses.HuberLoss:
-        return KnownLoss("huber", width=float(loss._rho))
-    kinds = {losses.LogisticLoss: "logistic", losses.L2Loss: "squared"}
-    return KnownLoss(kinds[type(loss)]) if type(loss) in kinds else None
-
-
-SAME_NUMBERS = {
+_SAME_NUMBERS = {
     *("Flatten", "Reshape", "_copy", "expand_dims", "squeeze", "amp_cast"),
     *("_np_copy", "_np_reshape", "_npx_reshape", "_np_squeeze"),
 }

@@ -1,4 +1,4 @@
-"""Errors in Python code that MXNet's C++ calls back: ctypes prints them, and goes on."""
+"""Raise errors of Python code that MXNet's C++ calls back; ctypes only prints them."""
 
 from __future__ import annotations
 

@@ -65,19 +65,6 @@ def step_scale(trainer: Trainer) -> float:
     return trainer._scale
 
 
-def is_run_by_servers(trainer: Trainer) -> bool:
-    """Return whether servers of a dist kvstore run the optimizer, which no SVRGTrainer lets them.
-
-    Known once the kvstore is initialised.
-    """
-    return bool(trainer._kv_initialized and trainer._distributed and trainer._update_on_kvstore)
-
-
-def kvstore_type(trainer: Trainer) -> str:
-    """Return the kind of the kvstore, for a message."""
-    return trainer._kvstore.type
-
-
 def kvstore_arguments(trainer: Trainer) -> tuple[object, dict[str, Any] | None]:
     """Return what `trainer` was given as kvstore and as compression_params."""
     return trainer._kvstore_params["kvstore"], trainer._compression_params
@@ -123,25 +110,12 @@ def updates_on_kvstore(trainer: Trainer) -> bool:
 
 
 def updaters_in_use(trainer: Trainer) -> list[mx.optimizer.Updater]:
-    """Return what holds the optimizer's states: one for each device, or the kvstore's.
-
-    Raises
-    ------
-    RuntimeError
-        If the servers of a dist kvstore run the optimizer, because they hold its states.
-    """
-    if not updates_on_kvstore(trainer):
-        return trainer._updaters
-    if is_run_by_servers(trainer):
-        raise RuntimeError(
-            f"with the kvstore {trainer._kvstore.type!r} the servers hold the optimizer's states: "
-            "to save or load them, make the trainer with update_on_kvstore=False"
-        )
-    return [trainer._kvstore._updater]
+    """Return what holds the optimizer's states: one for each device, or the kvstore's."""
+    return [trainer._kvstore._updater] if updates_on_kvstore(trainer) else trainer._updaters
 
 
 def forget_kvstore(trainer: Trainer) -> None:
-    """Let `trainer` make its kvstore anew: one that updates holds a copy of the weights."""
+    """Make `trainer` create its kvstore again: one that updates holds a copy of the weights."""
     for param in trainer._params:
         if param._stype != "default" and param._data is not None:
             full_data(param)  # which the kvstore alone has
@@ -168,8 +142,8 @@ def set_update_counts(
 ) -> None:
     """Set the counts of updates, by index, the same for each device.
 
-    MXNet counts by device and would begin anew on one that it does not know, with num_update
-    standing still until the count has caught up (MXNet issue 17357).
+    MXNet counts by device and would start from zero on a device that is new to it; num_update
+    would not change until that count has caught up (MXNet issue 17357).
     """
     optimizer._all_index_update_counts = {device: dict(counts) for device in {0, *devices}}
     optimizer._index_update_count = optimizer._all_index_update_counts[0]

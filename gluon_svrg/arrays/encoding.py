@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 import mxnet as mx
@@ -20,6 +21,8 @@ from gluon_svrg.files import DAMAGED, DamagedError
 from mxnet.ndarray import NDArray
 
 _OF_NUMPY = "numpy"  # in the place of a storage type: an mx.np.ndarray, which is always dense
+
+_KINDS = "biufcSU"  # of NumPy's dtypes: numbers and text
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
 
@@ -82,25 +85,42 @@ def is_data(value: object) -> bool:
     if isinstance(value, list | tuple | set):
         return all(is_data(item) for item in value)
     if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.kind in "biufcSU"
+        return value.dtype.kind in _KINDS
     return value is None or isinstance(value, bool | int | float | str | NDArray)
 
 
-def encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
+def encode(value: object, arrays: dict[str, NumPyArray], path: Iterable[object] = ()) -> Any:
     """Turn data into JSON, and the arrays in it into entries of `arrays`.
+
+    Parameters
+    ----------
+    value : object
+        The data.
+    arrays : dict of str to numpy.ndarray
+        Gets the arrays.
+    path : iterable
+        The keys and indices that lead to `value`, for the message of an error.
 
     Raises
     ------
     TypeError
         If `value` holds anything but None, numbers, strings, arrays, and lists, tuples, sets and
-        dicts (with string or integer keys) of them.
+        dicts (with string or integer keys) of them. The message says where.
     """
-    if not is_data(value):
+    try:
+        return _encode(value, arrays)
+    except _NotDataError:
+        place, found = _find_what_is_no_data(value)
+        where = "".join(f"[{key!r}]" for key in (*path, *place))
         raise TypeError(
-            f"{reprlib.repr(value)} cannot be saved: data is None, numbers, strings, arrays, and "
-            "lists, tuples, sets and dicts (by strings or integers) of them"
-        )
-    return _encode(value, arrays)
+            f"{where}{': ' if where else ''}{reprlib.repr(found)} cannot be saved: data is None, "
+            "numbers, strings, arrays, and lists, tuples, sets and dicts (by strings or integers) "
+            "of them"
+        ) from None
+
+
+class _NotDataError(TypeError):
+    pass
 
 
 def _encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
@@ -109,16 +129,39 @@ def _encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
         arrays[name] = value.asnumpy()
         return {"array": name, "stype": _OF_NUMPY if is_of_numpy(value) else value.stype}
     if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.kind not in _KINDS:
+            raise _NotDataError
         name = f"array{len(arrays)}"
         arrays[name] = np.asarray(value)
         return {"numpy" if isinstance(value, np.ndarray) else "scalar": name}
     if isinstance(value, dict):
-        items = ((key.item() if isinstance(key, np.integer) else key, value[key]) for key in value)
-        return {"dict": [[key, _encode(item, arrays)] for key, item in items]}
+        return {"dict": [[_key(key), _encode(item, arrays)] for key, item in value.items()]}
     for kind, make in _SEQUENCES.items():
         if isinstance(value, make):
             return {kind: [_encode(item, arrays) for item in value]}
-    return value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise _NotDataError
+
+
+def _key(key: object) -> object:
+    if not isinstance(key, int | str | np.integer):
+        raise _NotDataError
+    return key.item() if isinstance(key, np.integer) else key
+
+
+def _find_what_is_no_data(value: object) -> tuple[list[object], object]:
+    """Return the path to the first item that is no data, and the item."""
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple | set):
+        items = enumerate(value)
+    for key, item in items:
+        if not is_data(item):
+            path, found = _find_what_is_no_data(item)
+            return [key, *path], found
+    return [], value
 
 
 def decode(value: Any, arrays: dict[str, NumPyArray], context: mx.Context) -> Any:

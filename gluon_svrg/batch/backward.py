@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
@@ -13,11 +13,9 @@ from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.batch.processor import BatchProcessor, clear_idle_gradients, fit_batch
 from gluon_svrg.events import State
+from gluon_svrg.run import Run
 from mxnet import gluon
 from mxnet.ndarray import NDArray
-
-if TYPE_CHECKING:
-    from gluon_svrg.events import Run
 
 
 def is_stateful(processor: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
@@ -17,14 +17,11 @@ from gluon_svrg.batch.parts import (
     unpack_data,
 )
 from gluon_svrg.events import State
+from gluon_svrg.run import Run
 from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from mxnet.gluon.contrib.estimator import BatchProcessor as _MXNetBatchProcessor
 from mxnet.ndarray import NDArray
-
-if TYPE_CHECKING:
-    from gluon_svrg.events import Run
-
 
 BatchResult = tuple[list[Any], list[Any], list[Any], list[NDArray]]
 """Data, label, output and loss of a batch: lists with one item per context."""
@@ -160,7 +157,7 @@ class BatchProcessor(_MXNetBatchProcessor):
         return None
 
     def load_state_dict(self, state: State | None) -> None:
-        """Go on from what :meth:`state_dict` returned, whose arrays are its alone."""
+        """Continue from the result of :meth:`state_dict`, whose arrays are copies."""
 
     def _shares(
         self, batch: object, net: gluon.Block, contexts: list[mx.Context], batch_axis: int

@@ -15,7 +15,7 @@ from gluon_svrg.arguments import check_integer, check_path, check_periods, expla
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
-from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler
+from gluon_svrg.checkpoint.random_state import RandomStateHandler
 from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
 from gluon_svrg.checkpoint.run_state import LACKS, manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey

@@ -1,7 +1,7 @@
 """Save a run as the files of a checkpoint, and restore it.
 
-A run is a list of parts (:func:`parts_of`), each of which knows its state. The files of a
-checkpoint hold these states:
+The state of a run has parts (:data:`gluon_svrg.checkpoint.parts.PARTS`). The files of a checkpoint
+hold their states:
 
 ``net.params``
     The parameters and auxiliary states that the run evaluates, in Gluon's own format:
@@ -21,7 +21,7 @@ checkpoint hold these states:
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -32,20 +32,12 @@ from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays import params
 from gluon_svrg.arrays.encoding import decode, encode, from_bytes, to_bytes
 from gluon_svrg.checkpoint import version_0_8
-from gluon_svrg.checkpoint.handler_states import handlers_part, random_state_part
-from gluon_svrg.checkpoint.parts import (
-    DataPart,
-    HistoryPart,
-    LossScalePart,
-    MetricsPart,
-    NetworkPart,
-    Part,
-    PositionPart,
-    TrainerPart,
-)
+from gluon_svrg.checkpoint.network_state import save_network
+from gluon_svrg.checkpoint.parts import PARTS
 from gluon_svrg.checkpoint.random_state import replaying
 from gluon_svrg.checkpoint.state_keys import SVRG
 from gluon_svrg.checkpoint.storage import Checkpoint
+from gluon_svrg.checkpoint.trainer_state import as_data
 from gluon_svrg.checkpoint.worker_files import (
     apply_worker_file,
     exchange_states,
@@ -62,22 +54,6 @@ TRAINING = "training.params"
 
 LACKS = "lacks"
 """The entry of the manifest that says what the checkpoint does not hold."""
-
-
-def parts_of(run: Run) -> dict[str, Part]:
-    """Return the parts of the run's state, in the order in which they are restored."""
-    return {
-        "net": NetworkPart(run),
-        "trainer": TrainerPart(run),
-        "loss_scale": LossScalePart(run),
-        "position": PositionPart(run),
-        "history": HistoryPart(run),
-        "metrics": MetricsPart(run),
-        "data": DataPart(run),
-        "handlers": handlers_part(run),
-        # Last: what comes before may draw.
-        "random_state": random_state_part(run),
-    }
 
 
 def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
@@ -106,25 +82,23 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
     TypeError
         If a handler's state, or a figure, is no plain data.
     """
-    parts = parts_of(run)
-    # The handlers first: a MetricHandler brings the metrics up to date.
-    names = sorted(parts, key=lambda name: name != "handlers")
     if not run.workers.is_distributed:
-        states = {name: parts[name].state_dict() for name in names}
-        files = _files_of(states, states["trainer"]["states"].to_bytes())
-        return _with_average(run, files), note
+        return _with_average(run, _files_of(_save_parts(run))), note
     try:
-        states = {name: parts[name].state_dict() for name in names}
+        local = _save_parts(run)
     except FloatingPointError as e:
         exchange_states(run.workers, None, str(e))  # raises on all workers
         raise
-    trainer: bytes = states["trainer"]["states"].to_bytes()
-    exchange = exchange_states(run.workers, _as_data(states, trainer), None, note)
+    exchange = exchange_states(run.workers, local, None, note)
     # The metrics once more: the handlers' reductions have updated them.
-    data = {**exchange.states, "metrics": parts["metrics"].state_dict()}
-    others = gather_worker_files(run.workers, data, exchange.digests, exchange.first)
-    files = _with_average(run, _files_of(data, trainer) | others)
+    states = {**exchange.states, "metrics": PARTS["metrics"].save(run)}
+    others = gather_worker_files(run.workers, states, exchange.digests, exchange.first)
+    files = _with_average(run, _files_of(states) | others)
     return files if run.workers.is_first else {}, exchange.note
+
+
+def _save_parts(run: Run) -> State:
+    return {name: part.save(run) for name, part in PARTS.items()}
 
 
 @contextmanager
@@ -140,13 +114,12 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> Iterator[None]:
     ValueError
         If the checkpoint is of another network, trainer or data; nothing is changed then.
     """
-    parts = parts_of(run)
-    states = _load_and_check(run, checkpoint, parts)
-    undo = [part.undo() for part in parts.values()]
+    states = _load_and_check(run, checkpoint)
+    undo = [part.remember(run) for part in PARTS.values()]
     try:
-        for name, part in parts.items():
+        for name, part in PARTS.items():
             with _loading(checkpoint, name):
-                part.load_state_dict(states[name])
+                part.load(run, states[name])
         with replaying(run):
             yield
     except BaseException:
@@ -185,7 +158,7 @@ def _lacks_control_variate(run: Run) -> bool:
     )
 
 
-def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> State:
+def _load_and_check(run: Run, checkpoint: Checkpoint) -> State:
     """Load this worker's states from the checkpoint and check them."""
     first = _read_states(checkpoint)
     number, workers = checkpoint.manifest.get("workers", 1), run.workers
@@ -194,11 +167,11 @@ def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part])
     try:
         if number != workers.size:
             states = {
-                name: part.merged([states[name], *(o[name] for o in others)], workers.is_first)
-                for name, part in parts.items()
+                name: part.merge(run, [states[name], *(o[name] for o in others)])
+                for name, part in PARTS.items()
             }
-        for name, part in parts.items():
-            part.check(states[name])
+        for name, part in PARTS.items():
+            part.check(run, states[name])
     except ValueError as e:
         raise ValueError(
             f"the checkpoint {str(checkpoint.path)!r} does not fit this run: {e}"
@@ -216,27 +189,16 @@ def _load_and_check(run: Run, checkpoint: Checkpoint, parts: Mapping[str, Part])
     return states
 
 
-def _as_data(states: State, trainer: bytes) -> State:
-    """Return the states of all parts as plain data, those of the trainer as the bytes of a file."""
-    return {
-        **states,
-        "trainer": {**states["trainer"], "states": np.frombuffer(trainer, np.uint8)},
-    }
-
-
-def _files_of(states: State, trainer: bytes) -> dict[str, bytes]:
-    """Return the files that hold the states of all parts; `trainer` is the trainer's."""
-    weights = states["net"]["weights"]
-    run = {
-        **states,
-        "net": {name: value for name, value in states["net"].items() if name != "weights"},
-        "trainer": {name: states["trainer"][name] for name in ("places", "settings")},
-    }
+def _files_of(states: State) -> dict[str, bytes]:
+    """Return the files that hold the states of all parts."""
+    net, trainer = dict(states["net"]), dict(states["trainer"])
+    weights, optimizer_states = net.pop("weights"), trainer.pop("states")
     arrays: dict[str, NumPyArray] = {}
+    state = encode({**states, "net": net, "trainer": trainer}, arrays)
     return {
         NET: params.to_bytes(weights),
-        TRAINER: trainer,
-        RUN: to_bytes({"state": encode(run, arrays)}, arrays),
+        TRAINER: to_bytes(**optimizer_states),
+        RUN: to_bytes({"state": state}, arrays),
     }
 
 
@@ -250,7 +212,7 @@ def _with_average(run: Run, files: dict[str, bytes]) -> dict[str, bytes]:
         return files
     with run.evaluation_weights():
         try:
-            average = params.to_bytes(NetworkPart(run).state_dict()["weights"])
+            average = params.to_bytes(save_network(run)["weights"])
         except FloatingPointError as e:
             if run.workers.is_first:
                 run.logger.warning(
@@ -262,34 +224,29 @@ def _with_average(run: Run, files: dict[str, bytes]) -> dict[str, bytes]:
     return {**files, NET: average, TRAINING: files[NET]}
 
 
-def _read_states(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the states of all parts that the files of `checkpoint` hold."""
+def _read_states(checkpoint: Checkpoint) -> State:
+    """Return the states of all parts of worker 0, as the version that wrote them has them."""
     with _reading(checkpoint, RUN):
         meta, arrays = from_bytes(checkpoint.files[RUN])
         states: State = decode(meta["state"], arrays, mx.cpu())
-        if checkpoint.manifest["format"] == version_0_8.FORMAT:
-            states = version_0_8.translated(states)
-        Position.from_state(states["position"])
     name = TRAINING if TRAINING in checkpoint.files else NET
     with _reading(checkpoint, name):
-        weights = params.from_bytes(checkpoint.files[name])
+        states["net"]["weights"] = params.from_bytes(checkpoint.files[name])
     with _reading(checkpoint, TRAINER):
-        trainer = TrainerStates.from_bytes(checkpoint.files[TRAINER])
-    states["net"]["weights"] = weights
-    states["trainer"]["states"] = trainer
+        optimizer_states = TrainerStates.from_bytes(checkpoint.files[TRAINER])
+    states["trainer"]["states"] = as_data(optimizer_states)
     return states
 
 
 def _worker_states(rank: int, checkpoint: Checkpoint, first: State) -> State:
     """Return the states of the worker with this rank; `first` are those of worker 0."""
     name = worker_file_name(rank)
-    if name not in checkpoint.files:
-        return first
-    with _reading(checkpoint, name):
-        states: State = apply_worker_file(checkpoint.files[name], first)
-        trainer = states["trainer"]["states"]
-        if not isinstance(trainer, TrainerStates):
-            states["trainer"]["states"] = TrainerStates.from_bytes(trainer.tobytes())
+    has_file = name in checkpoint.files
+    with _reading(checkpoint, name if has_file else RUN):
+        states: State = apply_worker_file(checkpoint.files[name], first) if has_file else first
+        if checkpoint.manifest["format"] == version_0_8.FORMAT:
+            states = version_0_8.translated(states)
+        Position.from_state(states["position"])
     return states
 
 

@@ -1,10 +1,12 @@
-"""The checkpoints of version 0.8, whose evaluation was no phase of the loop."""
+"""The states in a checkpoint of version 0.8, as this version has them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg._typing import State
+from gluon_svrg._typing import NumPyArray, State
+from gluon_svrg.checkpoint.trainer_state import as_data
+from gluon_svrg.optimizer.states import TrainerStates
 from gluon_svrg.run import Phase
 
 FORMAT = 4
@@ -15,16 +17,29 @@ _AVERAGE = "average"
 
 def translated(states: State) -> State:
     """Return the states of all parts as this version has them."""
-    history = {**states["history"], "evaluated_at": {}, "evaluated_at_batch": None}
-    position = _position_of(states["position"], states["handlers"])
-    handlers = dict(states["handlers"])
+    states = dict(states)
+    # The random numbers were a part of their own.
+    handlers = {**states["handlers"], **states.pop("random_state")}
     # Each run had one, after those that the user gave; the loop counts by itself now.
     handlers[_STOPPING] = handlers.get(_STOPPING, [])[:-1]
     # The averages of weights counted batches; a step had one batch without an accumulation.
     steps = {"steps": states["position"]["batch"]}
     if _AVERAGE in handlers:
-        handlers[_AVERAGE] = [(name, state | steps) for name, state in handlers[_AVERAGE]]
-    return {**states, "history": history, "position": position, "handlers": handlers}
+        handlers[_AVERAGE] = [[name, state | steps] for name, state in handlers[_AVERAGE]]
+    return {
+        **states,
+        "trainer": {**states["trainer"], "states": _optimizer_states(states["trainer"]["states"])},
+        "history": {**states["history"], "evaluated_at": {}, "evaluated_at_batch": None},
+        "position": _position_of(states["position"], handlers),
+        "handlers": handlers,
+    }
+
+
+def _optimizer_states(saved: State | NumPyArray) -> State:
+    """Return the optimizer's states; the file of a worker had the bytes of ``trainer.npz``."""
+    if isinstance(saved, dict):
+        return saved
+    return as_data(TrainerStates.from_bytes(saved.tobytes()))
 
 
 def _position_of(position: State, handlers: State) -> dict[str, Any]:

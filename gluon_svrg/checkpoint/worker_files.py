@@ -198,7 +198,7 @@ def _add_digests(value: object, path: _Path, digests: Digests) -> bytes:
         content.update(b"reduction")
     elif items is None:
         arrays: dict[str, NumPyArray] = {}
-        content.update(json.dumps(encode(value, arrays)).encode())
+        content.update(json.dumps(encode(value, arrays, path)).encode())
         for array in arrays.values():
             content.update(f"{array.dtype.str} {array.shape}".encode())
             content.update(array.tobytes())

@@ -7,8 +7,7 @@ from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data import transforms
 from gluon_svrg.data.datasets import load_fashion_mnist
 from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.data.share import share
-from gluon_svrg.data.training_data import first_batches
+from gluon_svrg.data.training_data import first_batches, shard
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 
 __all__ = [
@@ -17,7 +16,7 @@ __all__ = [
     "WorkerBatchSampler",
     "first_batches",
     "load_fashion_mnist",
-    "share",
+    "shard",
     "transforms",
 ]
 

@@ -25,10 +25,10 @@ from gluon_svrg._mxnet import (
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import as_numpy
 from gluon_svrg.data.base import TrainingData, length_of
-from gluon_svrg.data.determinism import isolate_rng, repeats_exactly
+from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.loader import ArrayLoader, ShardedLoader
-from gluon_svrg.data.shard import Shard
-from gluon_svrg.data.worker_checks import FINGERPRINT, check_same_data, fingerprint
+from gluon_svrg.data.restore import isolate_rng
+from gluon_svrg.data.sharding import FINGERPRINT, Shard, check_same_data, fingerprint
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
 from gluon_svrg.rng import broadcast_rng_states
 from gluon_svrg.workers import Workers
@@ -54,8 +54,7 @@ class ListData(TrainingData):
 
     _data: Sequence[Any]
 
-    def batch(self, index: int) -> Any:
-        """Return the batch at this index of the list; -1 is the last."""
+    def _batch(self, index: int) -> Any:
         return self._data[index]
 
     def whole_labels(self) -> tuple[Any, Any] | None:
@@ -82,7 +81,11 @@ class ListData(TrainingData):
 
 
 class ArrayLoaderData(TrainingData):
-    """An ArrayLoader: its batches depend on seed, epoch and index alone; or a worker's shard."""
+    """An ArrayLoader: its batches depend on seed, epoch and index alone.
+
+    Sharded, it takes only this worker's rows from the arrays, so it overrides the methods that
+    would cut them out of whole batches.
+    """
 
     is_indexed = True
     has_batch_index = True
@@ -94,15 +97,11 @@ class ArrayLoaderData(TrainingData):
         self._shard = shard
         self._batches = loader if shard is None else ShardedLoader(loader, shard)
 
-    @property
-    def loader(self) -> ArrayLoader:
-        """The user's loader."""
-        return self._loader
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the batches hold only the rows of one of several workers."""
-        return self._shard is not None
+    def _sharded(self, workers: Workers, shard: Shard) -> TrainingData:
+        if self._loader.has_drawn_seed:
+            at = f"{self._name} are divided between the workers"
+            self._loader.use_seed(workers.broadcast_object(self._loader.seed, at))
+        return ArrayLoaderData(self._loader, self._name, shard)
 
     @property
     def num_samples(self) -> int:
@@ -147,20 +146,17 @@ class ArrayLoaderData(TrainingData):
         return self._loader.whole_labels()
 
     @contextmanager
-    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
-        """Give `iterate_epoch` of a copy of the loader."""
+    def restored(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Yield `iterate_epoch` of a copy of the loader."""
         yield ArrayLoaderData(copy.copy(self._loader), self._name, self._shard).iterate_epoch
 
     def take(self, number: int) -> list[Any]:
         """Return the first batches of epoch 0, from a copy of the loader."""
         loader = copy.copy(self._loader)  # which leaves the epoch of the user's loader as it is
         loader.set_epoch(0)
-        part = (
-            self._batches.with_loader(loader)
-            if isinstance(self._batches, ShardedLoader)
-            else loader
-        )
-        return list(itertools.islice(part, number))
+        if isinstance(self._batches, ShardedLoader):
+            return list(itertools.islice(self._batches.with_loader(loader), number))
+        return list(itertools.islice(loader, number))
 
     def reason_not_repeatable(self) -> str:
         """Return why a batch may differ next time: its transform, or `reshuffle`; else ''."""
@@ -223,10 +219,18 @@ class DataLoaderData(TrainingData):
 
     _data: gluon.data.DataLoader
 
-    def iterate_once(self) -> Iterator[Any]:
-        """Iterate once over the batches."""
+    def describe_sharding(self, workers: Workers) -> str:
+        """Return how the workers divide the data, and how each could load less."""
+        if not self.is_sharded:  # a WorkerBatchSampler has divided them
+            return super().describe_sharding(workers)
+        return (
+            f"{workers.size} workers: each loads whole batches of {self.kind} and trains on its "
+            "part; with a gluon_svrg.data.WorkerBatchSampler it would load only its own samples"
+        )
+
+    def _pass(self) -> Iterator[Any]:
         try:
-            yield from super().iterate_once()
+            yield from super()._pass()
         except KeyError as error:
             # MXNet looks for the dtype of the samples in a dict.
             kind = error.args[0] if error.args else None
@@ -298,29 +302,29 @@ class WorkerLoaderData(DataLoaderData):
         """The number of samples of an epoch, over all workers."""
         return self._sampler.num_samples
 
-    def check_workers(self, workers: Workers) -> None:
-        """Raise ValueError if the sampler was made for other workers."""
+    def _sharded(self, workers: Workers, shard: Shard) -> TrainingData:
+        """Return the data themselves; raise ValueError if the sampler is for other workers."""
         size, rank = self._sampler.workers.size, self._sampler.workers.rank
         if (size, rank) != (workers.size, workers.rank):
             raise ValueError(
                 f"the WorkerBatchSampler of {self.name} is for worker {rank} of {size}, and this "
                 f"is worker {workers.rank} of {workers.size}: leave its argument workers out"
             )
-
-    def iterate_once(self) -> Iterator[Any]:
-        """Return this worker's parts of the batches, after all workers have compared the order."""
-        return self._pass(compares=self._sampler.workers.is_distributed)
+        return self
 
     def probe_batch(self) -> Any:
         """Return this worker's part of the first batch; None if it has none."""
         batch = next(iter(self.first_batches(1)), None)
         return None if is_empty(batch) else batch
 
-    def take(self, number: int) -> list[Any]:
-        """Return this worker's parts of the first batches; the workers do not compare them."""
-        return list(itertools.islice(self._pass(compares=False), number))
+    def _pass(self) -> Iterator[Any]:
+        return self._local_parts(compares=self._sampler.workers.is_distributed)
 
-    def _pass(self, compares: bool) -> Iterator[Any]:
+    def _peek(self) -> Iterator[Any]:
+        return self._local_parts(compares=False)
+
+    def _local_parts(self, compares: bool) -> Iterator[Any]:
+        """Return this worker's parts of the batches, after all workers have compared the order."""
         workers, label = self._sampler.workers, f"a pass over {self.name} begins"
         if compares:
             # A dataset may draw for each sample, and the workers' numbers of samples differ.

@@ -19,7 +19,7 @@ from gluon_svrg.data.array_sources import (
     take_as_numpy,
 )
 from gluon_svrg.data.draw import ORDER, PARTITION, Draw
-from gluon_svrg.data.transforms.base import Transform, is_by_sample, keeps_labels
+from gluon_svrg.data.transforms.base import Transform
 from mxnet.ndarray import NDArray
 
 Rows: TypeAlias = "slice | NumPyArray"
@@ -148,7 +148,7 @@ class BatchMaker:
     def takes_any_rows(self) -> bool:
         """Whether a sample does not depend, bit for bit, on the others in its batch."""
         transform = self._transform
-        return transform is None or (isinstance(transform, Transform) and is_by_sample(transform))
+        return transform is None or (isinstance(transform, Transform) and transform.is_by_sample)
 
     def some_rows(self, number: int) -> list[NumPyArray]:
         """Return some samples of each array, from its beginning to its end, as they are."""
@@ -160,7 +160,7 @@ class BatchMaker:
         arrays = list(nest(self._nesting, iter(self._arrays)))
         if len(arrays) not in (2, 3) or not (
             self._transform is None
-            or (isinstance(self._transform, Transform) and keeps_labels(self._transform))
+            or (isinstance(self._transform, Transform) and self._transform.keeps_labels)
         ):
             return None
         return arrays[1], arrays[2] if len(arrays) == 3 else None

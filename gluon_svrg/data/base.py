@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from gluon_svrg.arrays.batch import is_empty
-from gluon_svrg.data.determinism import isolate_rng
-from gluon_svrg.data.traces import unchanged
+from gluon_svrg.data.restore import isolate_rng, restored
+from gluon_svrg.data.sharding import (
+    FINGERPRINT,
+    Shard,
+    batch_fingerprint,
+    check_same_data,
+    label_fingerprint,
+)
+from gluon_svrg.workers import Workers
 
 
 def length_of(data: object) -> int | None:
@@ -28,6 +36,11 @@ class TrainingData:
     :class:`gluon_svrg.data.ArrayLoader`, an ``mx.io.DataIter``, or any other iterable. This class
     only assumes that each ``iter(data)`` is a pass over the batches; subclasses know more.
 
+    After :meth:`sharded`, the batches have this worker's rows only, and are an empty
+    :class:`gluon_svrg.data.Batch` if it has none. Order, partition, random numbers and the numbers
+    of batches and samples stay those of the whole data. A subclass therefore overrides the methods
+    that read whole batches, which begin with an underscore.
+
     Parameters
     ----------
     data : iterable
@@ -37,10 +50,14 @@ class TrainingData:
     """
 
     _passes = 0
+    _shard: Shard | None = None
+    _workers: Workers
 
     def __init__(self, data: Iterable[object], name: str) -> None:
         self._data = data
         self._name = name
+        # By index: a whole batch, and this worker's rows of it.
+        self._kept: dict[int, tuple[object, Any]] = {}
 
     @property
     def source(self) -> Iterable[object]:
@@ -98,12 +115,49 @@ class TrainingData:
         return None
 
     @property
-    def is_shared(self) -> bool:
-        """Whether the batches hold only the rows of one of several workers."""
-        return False
+    def is_sharded(self) -> bool:
+        """Whether the batches have only the rows of one of several workers."""
+        return self._shard is not None
+
+    def sharded(self, workers: Workers, batch_axis: int = 0) -> TrainingData:
+        """Return the data with this worker's rows of each batch.
+
+        All workers call it together: they compare their data, and all of them use worker 0's seed
+        if an ArrayLoader has drawn one.
+
+        Parameters
+        ----------
+        workers : Workers
+            All workers. A single one gets the data themselves, and so does a worker whose data are
+            sharded already.
+        batch_axis : int
+            The axis that counts the samples.
+
+        Raises
+        ------
+        ValueError
+            If the workers' data differ.
+        """
+        if not workers.is_distributed or self.is_sharded:
+            return self
+        at = f"{self._name} are divided between the workers"
+        check_same_data(workers.all_gather_object(self.identity(), at), self._name)
+        return self._sharded(workers, Shard(workers.rank, workers.size, batch_axis))
+
+    def _sharded(self, workers: Workers, shard: Shard) -> TrainingData:
+        part = copy.copy(self)
+        part._workers, part._shard, part._kept = workers, shard, {}
+        return part
+
+    def describe_sharding(self, workers: Workers) -> str:
+        """Return how the workers divide the data, as a sentence for the log."""
+        return f"{workers.size} workers: each trains on its part of every batch of {self.kind}"
 
     def iterate_once(self) -> Iterator[Any]:
         """Iterate once over the batches in the data's order; no draw before the first is read."""
+        return self._local_batches(self._pass())
+
+    def _pass(self) -> Iterator[Any]:
         self._passes += 1
         this_pass, count = self._passes, 0
         for batch in self._data:
@@ -129,7 +183,10 @@ class TrainingData:
         ValueError
             If there are fewer batches than `skip`.
         """
-        batches = self.iterate_once()
+        return self._local_batches(self._epoch(skip), skip)
+
+    def _epoch(self, skip: int) -> Iterator[Any]:
+        batches = self._pass()
         for index in range(skip):
             if next(batches, None) is None:
                 raise ValueError(
@@ -140,15 +197,29 @@ class TrainingData:
 
     def in_order(self) -> Iterator[Any]:
         """Iterate over all batches by index, if they have one, with the locked draw."""
-        return self.iterate_once()
+        return self._local_batches(self._in_order())
+
+    def _in_order(self) -> Iterator[Any]:
+        return self._pass()
 
     def batch(self, index: int) -> Any:
         """Return the batch of this index, if `is_indexed`; -1 is the last."""
+        position = index + (self.num_batches or 0) if index < 0 else index
+        return self._local_batch(self._batch(index), position)
+
+    def _batch(self, index: int) -> Any:
         raise TypeError(f"{self.kind} cannot give batch {index} by itself: see is_indexed")
 
     def take(self, number: int) -> list[Any]:
-        """Return the first batches of a pass, or of an ArrayLoader's epoch 0."""
-        return list(itertools.islice(self.iterate_once(), number))
+        """Return the first batches of a pass, or of an ArrayLoader's epoch 0.
+
+        The workers do not compare them.
+        """
+        batches = itertools.islice(self._peek(), number)
+        return [self._local_batch(batch, position) for position, batch in enumerate(batches)]
+
+    def _peek(self) -> Iterator[Any]:
+        return self._pass()
 
     def first_batches(self, number: int) -> list[Any]:
         """Return the first batches, without an effect on the order of later epochs.
@@ -161,16 +232,16 @@ class TrainingData:
 
     @property
     def is_restorable(self) -> bool:
-        """Whether :meth:`without_trace` leaves the order of later epochs as it is."""
+        """Whether :meth:`restored` leaves the order of later epochs as it is."""
         return True
 
     @contextmanager
-    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+    def restored(self) -> Iterator[Callable[[int], Iterator[Any]]]:
         """Yield :meth:`iterate_epoch`; restore the data's position after the block.
 
         NumPy's, Python's and MXNet's global generators are not restored.
         """
-        with unchanged(self._data):
+        with restored(self._data):
             yield self.iterate_epoch
 
     def probe_batch(self) -> Any:
@@ -182,7 +253,7 @@ class TrainingData:
             return self.batch(0)
         if not self.is_restorable:
             return None
-        with isolate_rng(), self.without_trace() as iterate_epoch:
+        with isolate_rng(), self.restored() as iterate_epoch:
             batch = next(iterate_epoch(0), None)
         return None if is_empty(batch) else batch
 
@@ -243,6 +314,45 @@ class TrainingData:
     def check_can_resume(self) -> None:
         """Raise ValueError if a run on these data cannot be resumed."""
         pass  # the epoch is repeated with the generators' states from its begin
+
+    def _local_batches(self, batches: Iterator[Any], first: int = 0) -> Iterator[Any]:
+        """Return this worker's rows of whole batches; all of them without a shard.
+
+        With a shard, the workers compare the first batch and the number of batches.
+        """
+        if self._shard is None:
+            return batches
+        return (
+            self._local_batch(batch, position)
+            for position, batch in enumerate(self._compared(batches), first)
+        )
+
+    def _local_batch(self, batch: Any, position: int) -> Any:
+        if self._shard is None:
+            return batch
+        if not self.keeps_batches:
+            return self._shard.take(batch, position)
+        whole, local = self._kept.get(position, (None, None))
+        if whole is not batch:  # also if the user has changed the list
+            local = self._shard.take(batch, position)
+            self._kept[position] = batch, local
+        return local
+
+    def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the whole batches, after the workers have compared the first one."""
+        first = next(batches, None)
+        fingerprint = batch_fingerprint if self.keeps_batches else label_fingerprint
+        description = {
+            "batches": self.num_batches,
+            FINGERPRINT: None if first is None else fingerprint(first),
+        }
+        descriptions = self._workers.all_gather_object(
+            description, f"a pass over {self._name} begins"
+        )
+        check_same_data(descriptions, f"this pass over {self._name}")
+        if first is not None:
+            yield first
+            yield from batches
 
 
 def _describe_kinds(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:

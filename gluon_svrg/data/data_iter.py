@@ -1,4 +1,4 @@
-"""MXNet's ``DataIter`` as training data: a pass is one ``reset()`` and what comes after it."""
+"""MXNet's ``DataIter`` as training data: each pass resets it and yields pairs (data, label)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet import as_current, as_legacy
 from gluon_svrg.arrays.batch import Batch
-from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.data.base import TrainingData
 from mxnet.ndarray import NDArray
 
@@ -23,7 +22,7 @@ DataAndLabel = tuple[list[NDArray], list[NDArray]]
 
 @dataclass
 class _IteratorState:
-    """How far an iterator was read; there is one position, shared by all its readers.
+    """How far an iterator was read: it has one position for all its readers.
 
     Attributes
     ----------
@@ -54,11 +53,11 @@ _STATES: WeakKeyDictionary[mx.io.DataIter, _IteratorState] = WeakKeyDictionary()
 
 
 class DataIterData(TrainingData):
-    """A DataIter of which nothing else is known: ImageIter, a class of the user's own.
+    """Any other DataIter: ImageIter, or a class of the user's own.
 
-    Batches come as pairs ``(data, label)`` of NDArrays; if there are several arrays of either,
-    or none, as a tuple in their place. The samples that fill up a batch (its `pad`) are cut off.
-    The arrays are copies: an iterator may write into its own again.
+    Batches are pairs ``(data, label)`` of NDArrays. If data or label has several arrays, or none,
+    it is a tuple of them. The samples that fill up a batch (its `pad`) are cut off. The arrays are
+    copies, because an iterator may reuse its own.
     """
 
     _data: mx.io.DataIter
@@ -77,14 +76,14 @@ class DataIterData(TrainingData):
         name = type(self._data).__name__
         return f"{'an' if name[0] in 'AEIOU' or name[:2] in ('MX', 'ND') else 'a'} {name}"
 
-    def iterate_once(self) -> Iterator[Batch]:
+    def _pass(self) -> Iterator[Batch]:
         """Reset the iterator and return its batches; nothing is done before the first."""
         state = self._state
         self._reset()
         state.passes += 1
         this_pass = state.passes
-        for index, arrays in enumerate(self._pass()):
-            yield _batch_of(arrays, index)
+        for index, arrays in enumerate(self._after_reset()):
+            yield _pair_of(arrays, index)
             if state.passes != this_pass:
                 raise ValueError(
                     f"{self._name} was read from its beginning again before this pass over it was "
@@ -111,13 +110,13 @@ class DataIterData(TrainingData):
 
     @property
     def is_restorable(self) -> bool:
-        """Return whether it is: what threads and MXNet's C++ library keep cannot be."""
+        """Whether it is: not if MXNet's C++ library or threads hold its position."""
         return not (isinstance(self._data, mx.io.MXDataIter) or _inner_iterators(self._data))
 
     def _reset(self) -> None:
         self._data.reset()
 
-    def _pass(self) -> Iterator[DataAndLabel]:
+    def _after_reset(self) -> Iterator[DataAndLabel]:
         """Yield the batches that follow a reset."""
         for batch in self._data:
             yield self._without_padding(_copied(batch), batch.pad)
@@ -135,9 +134,9 @@ class DataIterData(TrainingData):
 
 
 class NDArrayIterData(DataIterData):
-    """An NDArrayIter: in order, its batches are slices of arrays in memory.
+    """An NDArrayIter: its batches in order are slices of arrays in memory.
 
-    A copy of it reads the same arrays at another place, so that the user's is left as it is.
+    They are read by a copy of the iterator, so the position of the user's iterator stays.
     """
 
     has_end = True
@@ -181,18 +180,18 @@ class NDArrayIterData(DataIterData):
         """Whether :meth:`lock` holds all randomness: always, because no sample is augmented."""
         return True  # there is nothing to lock
 
-    def in_order(self) -> Iterator[Batch]:
+    def _in_order(self) -> Iterator[Batch]:
         """Return all batches, in the order in which the arrays are now: nothing is drawn."""
         twin = self._twin(0)
         for index, batch in enumerate(twin):
-            yield self._batch_of(batch, index)
+            yield self._pair(batch, index)
 
     @contextmanager
-    def without_trace(self) -> Iterator[Callable[[int], Iterator[Any]]]:
-        """Give `iterate_epoch`: each epoch has the order in which the arrays are now."""
+    def restored(self) -> Iterator[Callable[[int], Iterator[Any]]]:
+        """Yield a function as `iterate_epoch`, whose epochs all have the arrays' present order."""
         yield lambda _epoch: self.in_order()
 
-    def batch(self, index: int) -> Batch:
+    def _batch(self, index: int) -> Batch:
         """Return the batch at this position of the arrays, without padding; -1 is the last."""
         number = self.num_batches
         if not self.is_indexed or number is None:
@@ -200,21 +199,20 @@ class NDArrayIterData(DataIterData):
         position = index + number if index < 0 else index
         if not 0 <= position < number:
             raise IndexError(f"there is no batch {index}: {self._name} has {number}, from 0")
-        return self._batch_of(self._twin(position).next(), position)
+        return self._pair(self._twin(position).next(), position)
 
-    def take(self, number: int) -> list[Batch]:
-        """Return the first batches, without moving the user's iterator."""
-        return [batch for batch, _ in zip(self.in_order(), range(number), strict=False)]
+    def _peek(self) -> Iterator[Batch]:
+        return self._in_order()  # which does not move the user's iterator
 
     def reason_not_repeatable(self) -> str:
-        """Return why epochs may have other batches, or the table may not know them; else ''."""
+        """Return why batches may differ between epochs, or a table cannot compare them; else ''."""
         if self._data.shuffle:
-            return f"{self.kind} with shuffle=True divides the samples anew in each epoch"
+            return f"{self.kind} with shuffle=True divides the samples differently in each epoch"
         if self._rolls_over:
-            return f"{self.kind} with 'roll_over' divides the samples anew in each epoch"
+            return f"{self.kind} with 'roll_over' divides the samples differently in each epoch"
         arrays = [array for _, array in [*self._data.data, *self._data.label]]
         is_pair = len(self._data.data) == len(self._data.label) == 1
-        # By their contents they are recognised as pairs of dense arrays only.
+        # A gradient table compares contents of pairs of dense arrays only.
         if not is_pair or any(getattr(array, "stype", "default") != "default" for array in arrays):
             return f"{self.kind} promises that only of pairs of one data and one label array, dense"
         return ""
@@ -237,7 +235,7 @@ class NDArrayIterData(DataIterData):
                 "to epoch, and a checkpoint cannot hold them: use 'pad' or 'discard'"
             )
 
-    def _pass(self) -> Iterator[DataAndLabel]:
+    def _after_reset(self) -> Iterator[DataAndLabel]:
         for batch in self._data:  # whose arrays are new ones
             yield self._without_padding(_arrays_of(batch), batch.pad)
 
@@ -247,22 +245,22 @@ class NDArrayIterData(DataIterData):
         twin.cursor = (position - 1) * twin.batch_size
         return twin
 
-    def _batch_of(self, batch: mx.io.DataBatch, index: int) -> Batch:
+    def _pair(self, batch: mx.io.DataBatch, index: int) -> Batch:
         arrays = self._without_padding(_arrays_of(batch), batch.pad)
-        return _batch_of(arrays, index)
+        return _pair_of(arrays, index)
 
 
 class CxxIterData(DataIterData):
     """An iterator of MXNet's C++ library: ImageRecordIter, LibSVMIter, CSVIter, MNISTIter.
 
-    With ``round_batch=True``, their default, the last batch of a pass is filled up with the first
-    samples of the next, and these are left out there. Here each pass has each sample once: the
-    samples that came early are its last batch. The `pad` of a batch is right in the first pass;
-    later an ImageRecordIter gives also other batches a `pad`, left over in a buffer that is used
-    again. So it is computed, from the number of samples that the first pass has shown.
+    With ``round_batch=True``, the default, MXNet fills the last batch of a pass up with the first
+    samples of the next pass, and leaves them out there. Here each pass has each sample once: those
+    samples are the last batch of the next pass. Only the first pass has the right `pad`: later an
+    ImageRecordIter may set it on other batches, too. So later passes compute it from the number of
+    samples in the first.
 
-    An ImageRecordIter with ``round_batch=False`` does not say how it fills up its last batch, with
-    what its memory holds: of that nothing is cut off.
+    An ImageRecordIter with ``round_batch=False`` does not say how many samples fill its last batch
+    up, so they are not cut off.
     """
 
     has_end = True
@@ -290,7 +288,7 @@ class CxxIterData(DataIterData):
             self._data.reset()
         state.is_whole, state.batches, state.pending = False, 0, None
 
-    def _pass(self) -> Iterator[DataAndLabel]:
+    def _after_reset(self) -> Iterator[DataAndLabel]:
         return self._remaining()
 
     def _remaining(self) -> Iterator[DataAndLabel]:
@@ -359,61 +357,10 @@ def _arrays_of(batch: mx.io.DataBatch) -> DataAndLabel:
     return list(map(as_legacy, batch.data)), list(map(as_legacy, batch.label or []))
 
 
-class IterBatch(Batch):
-    """A pair ``(data, label)`` that also has the attributes of an ``mx.io.DataBatch``.
-
-    Attributes
-    ----------
-    data, label : list of NDArray
-        The arrays of either.
-    pad : int
-        0: the samples that filled it up are cut off.
-    """
-
-    pad = 0
-
-    @property
-    def data(self) -> list[NDArray]:
-        """The arrays of the data."""
-        return tree_leaves(self[0])
-
-    @property
-    def label(self) -> list[NDArray]:
-        """The arrays of the label."""
-        return tree_leaves(self[1])
-
-
-def as_pair(batch: object) -> Any:
-    """Return an ``mx.io.DataBatch`` as a pair, as `backward` gets it in a full pass.
-
-    Anything else stays as it is.
-
-    Raises
-    ------
-    ValueError
-        If samples fill it up: see :func:`check_has_no_padding`.
-    """
-    if not isinstance(batch, mx.io.DataBatch):
-        return batch
-    check_has_no_padding(batch)
-    return _batch_of(_arrays_of(batch), 0)
-
-
-def check_has_no_padding(batch: object) -> None:
-    """Raise ValueError if a DataBatch is filled up with samples, which would count twice."""
-    if isinstance(batch, mx.io.DataBatch) and batch.pad:
-        raise ValueError(
-            f"{batch.pad} samples of a batch of {batch.data[0].shape[0]} only fill it up, and the "
-            "full gradient has each sample once: make the iterator with "
-            "last_batch_handle='discard', let batch_size divide the number of samples, or use a "
-            "gluon_svrg.data.ArrayLoader"
-        )
-
-
-def _batch_of(arrays: DataAndLabel, index: int) -> Batch:
+def _pair_of(arrays: DataAndLabel, index: int) -> Batch:
     """Return the batch, with each part as an array or as a tuple of several."""
     parts = [tuple(map(as_current, part)) for part in arrays]
-    return IterBatch((part[0] if len(part) == 1 else part for part in parts), index)
+    return Batch((part[0] if len(part) == 1 else part for part in parts), index)
 
 
 def _batch_axis(iterator: mx.io.DataIter) -> int:

@@ -1,4 +1,4 @@
-"""Data sets from files on disk."""
+"""Read data sets from files on disk."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def _read_idx(path: Path) -> NumPyArray:
         content = file.read()
     # Two zeros, the type (8: unsigned byte), the number of dimensions, then each as big-endian.
     if content[:3] != b"\0\0\x08":
-        raise ValueError(f"{str(path)!r} is no IDX file of unsigned bytes: get the file anew")
+        raise ValueError(f"{str(path)!r} is no IDX file of unsigned bytes: download the file again")
     dimensions = content[3]
     shape = struct.unpack(f">{dimensions}I", content[4 : 4 + 4 * dimensions])
     data = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if data.size != np.prod(shape):
         raise ValueError(
-            f"{str(path)!r} holds {data.size} bytes, its header says {shape}: get the file anew"
+            f"{str(path)!r} holds {data.size} bytes, its header says {shape}: download it again"
         )
     return data.reshape(shape)

@@ -1,43 +1,29 @@
-"""Find out, by calling it several times, whether a function gives the same result each time."""
+"""Call a function several times to find out whether its result repeats."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gluon_svrg.data.restore import isolate_rng
 from mxnet.ndarray import NDArray
 
 
-@contextmanager
-def isolate_rng() -> Iterator[None]:
-    """Leave NumPy's and Python's global generators as they were, after an exception as well.
-
-    MXNet's generators cannot be read: what is drawn from them stays drawn.
-    """
-    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()
-    try:
-        yield
-    finally:
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
-
-
 def repeats_exactly(take: Callable[[], object], probes: int) -> bool:
-    """Return whether ``take()`` gives the same bits each time, and draws no random number.
+    """Return whether ``take()`` returns the same bits each time, and draws no random number.
 
-    NumPy's global generator and Python's are watched and left as they were; MXNet's cannot be
-    read, so a draw from it shows only if it changes what is given.
+    NumPy's and Python's global generators are compared and restored. MXNet's cannot be read, so a
+    draw from it is found only if it changes the result.
 
     Parameters
     ----------
     take : callable
-        What is tried; it returns arrays, numbers or strings, or lists, tuples or dicts of them.
-        Of anything else only the type is compared.
+        Returns arrays, numbers or strings, or lists, tuples or dicts of them. Of other objects,
+        only the types are compared.
     probes : int
-        How often it is called, at most.
+        The maximum number of calls.
     """
     with isolate_rng():
         before = _rng_states()

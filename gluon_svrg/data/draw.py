@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from gluon_svrg._typing import NumPyArray
 
-# What a stream of a loader's seed is for; no two share a number.
+# The streams of random numbers that belong to a loader's seed, by their purpose.
 PARTITION, ORDER, EPOCH, LOCKED, IN_ORDER = range(5)
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd
@@ -28,13 +28,13 @@ class Draw:
     seed : int
         Non-negative.
     number : int
-        Non-negative. Other numbers, other draws.
+        Non-negative. Each number is another draw.
     samples : numpy.ndarray
         The index of each sample of the batch, integers of shape (N,).
     stream : int
-        Non-negative. What the draw is for; draws of two streams are independent.
+        Non-negative. The purpose of the draw; draws of two streams are independent.
     position : int
-        Non-negative. Which transform of a ``Compose``.
+        Non-negative. The position of the transform in a ``Compose``.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""Batches of arrays that repeat exactly, in an order that only seed and epoch decide."""
+"""ArrayLoader: batches of arrays, which are a function of seed and epoch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from gluon_svrg.data.array_batches import (
 from gluon_svrg.data.array_sources import ArraySource, NestedArrays, flatten_sources, nesting_of
 from gluon_svrg.data.determinism import repeats_exactly
 from gluon_svrg.data.draw import EPOCH, IN_ORDER, LOCKED
-from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.sharding import Shard
 from gluon_svrg.data.transforms.base import Transform
 
 _PROBES = 4
-# So many samples tell arrays with other contents apart.
+# The number of samples by which workers compare their arrays.
 _ROWS_TO_COMPARE = 16
 
 _Make: TypeAlias = "Callable[[int, Rows, int, int], Batch]"
@@ -113,13 +113,13 @@ class ArrayLoader:
     ) -> None:
         flat = flatten_sources(arrays)
         self.batch_size = check_integer(
-            "batch_size", batch_size, 1, "each batch has that many samples"
+            "batch_size", batch_size, 1, "the number of samples of a batch"
         )
         check_shuffle(shuffle, reshuffle)
         check_transform(transform, flat)
         self._has_drawn_seed = False
         if seed is not None:
-            seed = check_integer("seed", seed, 0, "it decides the batches and their order")
+            seed = check_integer("seed", seed, 0, "the batches and their order depend on it")
         elif shuffle or (isinstance(transform, Transform) and transform.is_random):
             seed = int(np.random.randint(2**31 - 1))
             self._has_drawn_seed = True
@@ -127,7 +127,7 @@ class ArrayLoader:
         if prefetch is None:
             prefetch = 2 if is_on_disk else 0
         prefetch = check_integer(
-            "prefetch", prefetch, 0, "a thread prepares that many batches ahead"
+            "prefetch", prefetch, 0, "the number of batches that a thread prepares ahead"
         )
         self.shuffle = bool(shuffle)
         self.last_batch = last_batch
@@ -178,14 +178,14 @@ class ArrayLoader:
         epoch : int
             Non-negative.
         position : int
-            How many batches of that order it leaves out at the beginning.
+            The number of batches to skip at the beginning of that order.
         """
-        self._epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
-        self._position = check_integer("position", position, 0, "that many batches are left out")
+        self._epoch = check_integer("epoch", epoch, 0, "the order of the batches depends on it")
+        self._position = check_integer("position", position, 0, "the number of batches to skip")
 
     def order(self, epoch: int) -> list[int]:
         """Return the indices of the batches in the order in which `epoch` visits them."""
-        epoch = check_integer("epoch", epoch, 0, "it decides the order of the batches")
+        epoch = check_integer("epoch", epoch, 0, "the order of the batches depends on it")
         return self._partition.order(epoch)
 
     def in_order(self) -> Iterator[Batch]:
@@ -215,7 +215,7 @@ class ArrayLoader:
         ValueError
             If it is negative, or the loader's transform draws random numbers that cannot be locked.
         """
-        draw = check_integer("draw", draw, 0, "it decides the augmentation of every sample")
+        draw = check_integer("draw", draw, 0, "the augmentation of every sample depends on it")
         if not self.can_lock:
             raise ValueError(
                 f"the loader's transform, {self._transform!r}, mixes the samples of a batch, and "
@@ -379,15 +379,15 @@ class ShardedLoader:
         return sharded
 
     def __iter__(self) -> Iterator[Batch]:
-        """As that of the loader."""
+        """Return an iterator over the parts in the order of the loader's epoch, which goes up."""
         return self._loader._next_epoch(self._batch)
 
     def __getitem__(self, index: int) -> Batch:
-        """As that of the loader."""
+        """Return the part of the batch of this index."""
         return self._loader._batch_at(index, self._batch)
 
     def in_order(self) -> Iterator[Batch]:
-        """As that of the loader."""
+        """Return an iterator over the parts of all batches by their index."""
         return self._loader._in_order(self._batch)
 
     def _batch(self, index: int, rows: Rows, stream: int, number: int) -> Batch:
@@ -418,15 +418,15 @@ def _prefetched(
 ) -> Iterator[Batch]:
     """Yield ``take(index)`` for each index, while a thread prepares the next `ahead` of them."""
     remaining = iter(indices)
-    under_way: deque[Future[Batch]] = deque()
+    pending: deque[Future[Batch]] = deque()
     thread = ThreadPoolExecutor(1, "ArrayLoader", initializer=mode_of_thread())
     try:
         while True:
-            for index in itertools.islice(remaining, ahead + 1 - len(under_way)):
-                under_way.append(thread.submit(take, index))
-            if not under_way:
+            for index in itertools.islice(remaining, ahead + 1 - len(pending)):
+                pending.append(thread.submit(take, index))
+            if not pending:
                 return
-            yield under_way.popleft().result()
+            yield pending.popleft().result()
     finally:
         # Also if the loop was left early, which closes this generator.
         thread.shutdown(cancel_futures=True)

@@ -1,237 +1,197 @@
-"""Shard the training data: each of several workers gets its rows of every batch."""
+"""Shard: one worker's rows of every batch; and checks that all workers divide the same data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-from weakref import WeakValueDictionary
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from gluon_svrg.data.adapters import (
-    ArrayLoaderData,
-    DataLoaderData,
-    WorkerLoaderData,
+import numpy as np
+from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
+from gluon_svrg.arrays.samples import num_samples, slice_samples
+from mxnet.ndarray import NDArray
+
+FINGERPRINT = "contents"
+"""The key of the fingerprint of some samples."""
+
+_SAME_ON_ALL = (
+    "give all workers the same whole batches, each keeps its own rows of them; call "
+    "gluon_svrg.seed_everything(seed) before anything is shuffled; or give a "
+    "gluon.data.DataLoader with a gluon_svrg.data.WorkerBatchSampler, by which each worker loads "
+    "its own samples only"
 )
-from gluon_svrg.data.base import TrainingData
-from gluon_svrg.data.shard import Shard
-from gluon_svrg.data.worker_checks import (
-    FINGERPRINT,
-    batch_fingerprint,
-    check_same_data,
-    label_fingerprint,
+_WAY_OUT = (
+    "let the data yield (data, label) or (data, label, sample_weight) of arrays, or give a "
+    "gluon.data.DataLoader with a gluon_svrg.data.WorkerBatchSampler, by which each worker loads "
+    "its own samples only"
 )
-from gluon_svrg.workers import Workers
-
-# If the same data are given twice to one run (to fit, and to a handler), both get the same shards,
-# so that a gradient table recognises them. By the user's object, which the value keeps alive.
-_SHARED: WeakValueDictionary[tuple[object, ...], TrainingData] = WeakValueDictionary()
 
 
-def shard(data: TrainingData, workers: Workers, batch_axis: int = 0) -> TrainingData:
-    """Return the data with this worker's rows of each batch.
+class Shard(NamedTuple):
+    """The rows of every batch that one of several workers has.
 
-    Order, partition, random numbers and the numbers of batches and samples are those of the whole
-    data. If a worker has no row of a batch, it gets an empty :class:`gluon_svrg.data.Batch`. If
-    the data keep their batches, the worker's rows are kept, too.
-
-    All workers call it together: they compare their data, and all of them use worker 0's seed if
-    an ArrayLoader has drawn one.
-
-    Parameters
+    Attributes
     ----------
-    data : TrainingData
-        As :func:`gluon_svrg.data.training_data.training_data` returns them: whole.
-    workers : Workers
-        The workers. A single one gets `data` itself.
+    rank : int
+        The rank of the worker.
+    workers : int
+        The number of workers.
     batch_axis : int
-        The axis that counts the samples.
-
-    Raises
-    ------
-    ValueError
-        If the workers' data differ.
+        The axis of a batch that counts the samples.
     """
-    if not workers.is_distributed or data.is_shared:
-        return data
-    label = f"{data.name} are shared out"
-    check_same_data(workers.all_gather_object(data.identity(), label), data.name)
-    if isinstance(data, ArrayLoaderData) and data.loader.has_drawn_seed:
-        data.loader.use_seed(workers.broadcast_object(data.loader.seed, label))
-    if isinstance(data, WorkerLoaderData):
-        data.check_workers(workers)
-        return data
-    key = id(data.source), data.name, id(workers), batch_axis
-    sharded = _SHARED.get(key)
-    if sharded is None:
-        rows = Shard(workers.rank, workers.size, batch_axis)
-        if isinstance(data, ArrayLoaderData):
-            sharded = ArrayLoaderData(data.loader, data.name, rows)
-        else:
-            sharded = ShardedData(data, workers, rows)
-        _SHARED[key] = sharded
-    return sharded
 
+    rank: int
+    workers: int
+    batch_axis: int = 0
 
-def describe_sharding(data: TrainingData, workers: Workers) -> str:
-    """Return how several workers share data, in a sentence for the log."""
-    kind = data.kind
-    if isinstance(data, ShardedData) and data.is_of_a_loader:
-        return (
-            f"{workers.size} workers: each loads whole batches of {kind} and trains on its part; "
-            "with a gluon_svrg.data.WorkerBatchSampler it would load only its own samples"
+    def rows(self, samples: int) -> slice:
+        """Return the slice of this worker's samples in a batch; it may be empty.
+
+        The slices of all workers, in the order of their ranks, make up the batch and are as equal
+        as possible. They depend on the size of the batch alone, so each worker knows the slices of
+        all.
+        """
+        begin, end = (samples * rank // self.workers for rank in (self.rank, self.rank + 1))
+        return slice(begin, end)
+
+    def take(self, batch: object, index: int) -> Any:
+        """Return this worker's rows of a batch, in the same tuple, list or dict.
+
+        NDArrays are views if the first axis counts the samples. If this worker has no row of the
+        batch, return an empty :class:`Batch`.
+
+        Parameters
+        ----------
+        batch : NDArray, numpy.ndarray, or tuple, list or dict of them
+            The whole batch.
+        index : int
+            The number of the batch, for an empty Batch, unless `batch` has an index itself.
+
+        Raises
+        ------
+        ValueError
+            If `batch` holds anything but arrays, or their numbers of samples differ.
+        """
+        arrays = [_to_array(leaf, batch) for leaf in tree_leaves(batch)]
+        if not arrays:
+            raise ValueError(f"{describe_value(batch)} has no arrays: {_WAY_OUT}")
+        samples = num_samples(arrays[0], self.batch_axis)
+        _check_lengths(batch, arrays, samples, self.batch_axis)
+        rows = self.rows(samples)
+        number = batch.index if isinstance(batch, Batch) else index
+        if rows.start == rows.stop:
+            return Batch((), number)
+        part = tree_map(
+            partial(_take_rows, rows=rows, samples=samples, axis=self.batch_axis), batch
         )
-    return f"{workers.size} workers: each trains on its part of every batch of {kind}"
+        return Batch(part, number) if isinstance(batch, Batch) else part
 
 
-class ShardedData(TrainingData):
-    """Whole batches, reduced to the rows of one worker.
-
-    At the beginning of each pass, the workers compare its first batch and the number of batches.
+def check_same_data(descriptions: Sequence[Mapping[str, Any]], what: str) -> None:
+    """Raise ValueError if the workers' descriptions of their data differ.
 
     Parameters
     ----------
-    whole : TrainingData
-        The whole batches, the same on all workers.
-    workers : Workers
-        All workers.
-    shard : Shard
-        The rows of this worker.
+    descriptions : sequence of dict
+        The description from each worker, by rank: plain data, and under `FINGERPRINT` the
+        fingerprint of some samples.
+    what : str
+        The name of the data, for the message.
     """
+    first = descriptions[0]
+    for rank, other in enumerate(descriptions):
+        names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+        if not names:
+            continue
+        name = names[0]
+        if name == FINGERPRINT:
+            difference = f"other samples on worker {rank} than on worker 0"
+        else:
+            here, there = (f"{name}={d.get(name)!r}" for d in (first, other))
+            difference = f"{here} on worker 0 and {there} on worker {rank}"
+        raise ValueError(f"{what} has {difference}: {_SAME_ON_ALL}")
 
-    is_shared = True
 
-    def __init__(self, whole: TrainingData, workers: Workers, shard: Shard) -> None:
-        super().__init__(whole.source, whole.name)
-        self._whole = whole
-        self._workers = workers
-        self._shard = shard
-        # By index: the whole batch, to notice that the user's list has changed, and its rows here.
-        self._kept: dict[int, tuple[object, Any]] = {}
+def fingerprint(arrays: Iterable[object]) -> int:
+    """Return a checksum (CRC-32) of the arrays' shapes, dtypes and contents."""
+    checksum = 0
+    for array in arrays:
+        for values in _dense_parts(array):
+            checksum = zlib.crc32(f"{values.shape} {values.dtype}".encode(), checksum)
+            checksum = zlib.crc32(np.ascontiguousarray(values).tobytes(), checksum)
+    return checksum
 
-    @property
-    def kind(self) -> str:
-        """The kind of the whole data, for messages: ``'a DataLoader'``."""
-        return self._whole.kind
 
-    @property
-    def is_of_a_loader(self) -> bool:
-        """Whether a DataLoader makes the whole batches."""
-        return isinstance(self._whole, DataLoaderData)
+def batch_fingerprint(batch: object) -> int:
+    """Return the fingerprint of all arrays of a batch."""
+    return fingerprint(tree_leaves(batch))
 
-    @property
-    def num_batches(self) -> int | None:
-        """The number of batches of an epoch, the same on all workers."""
-        return self._whole.num_batches
 
-    @property
-    def has_end(self) -> bool:
-        """Whether a pass over the whole data is known to end."""
-        return self._whole.has_end
+def label_fingerprint(batch: object) -> int:
+    """Return the fingerprint of the labels; of all arrays, if all labels are equal.
 
-    @property
-    def num_samples(self) -> int | None:
-        """The number of samples of an epoch, over all workers."""
-        return self._whole.num_samples
+    Workers may augment the same samples differently, for example by MXNet's generators, which
+    differ between workers. The labels still tell whether the samples are the same.
+    """
+    if isinstance(batch, Mapping):
+        labels = tree_leaves([batch[key] for key in batch if key != "data"])
+    else:
+        labels = tree_leaves(batch[1:]) if isinstance(batch, (list, tuple)) else []
+    parts = [values for label in labels for values in _dense_parts(label)]
+    if all(values.size < 2 or (values == values.flat[0]).all() for values in parts):
+        return batch_fingerprint(batch)
+    return fingerprint(parts)
 
-    @property
-    def is_indexed(self) -> bool:
-        """Whether :meth:`batch` can return any batch of the whole data."""
-        return self._whole.is_indexed
 
-    @property
-    def has_batch_index(self) -> bool:
-        """Whether a whole batch has an `index` attribute."""
-        return self._whole.has_batch_index
+def _take_rows(leaf: Any, rows: slice, samples: int, axis: int) -> Any:
+    array = leaf if isinstance(leaf, (NDArray, np.ndarray)) else np.asarray(leaf)
+    is_for_all = num_samples(array, axis) != samples  # by _check_lengths, it has one row for all
+    return array if is_for_all else slice_samples(array, rows, axis)
 
-    @property
-    def keeps_batches(self) -> bool:
-        """Whether a whole batch is the same objects each time."""
-        return self._whole.keeps_batches
 
-    @property
-    def can_lock(self) -> bool:
-        """Whether the whole data can be locked."""
-        return self._whole.can_lock
-
-    @property
-    def locked_draw(self) -> int | None:
-        """The draw that the whole data are locked to; None if they are not."""
-        return self._whole.locked_draw
-
-    def iterate_once(self) -> Iterator[Any]:
-        """Return this worker's rows of the batches, in the order of the whole data."""
-        return self._local_batches(self._compared(self._whole.iterate_once()), 0)
-
-    def iterate_epoch(self, epoch: int, skip: int = 0) -> Iterator[Any]:
-        """Return this worker's rows of an epoch's batches, without the first `skip` batches."""
-        return self._local_batches(self._compared(self._whole.iterate_epoch(epoch, skip)), skip)
-
-    def in_order(self) -> Iterator[Any]:
-        """Iterate over this worker's rows of all batches, by index."""
-        return self._local_batches(self._compared(self._whole.in_order()), 0)
-
-    def batch(self, index: int) -> Any:
-        """Return this worker's rows of the batch of this index; -1 is the last."""
-        number = index + (self.num_batches or 0) if index < 0 else index
-        return self._local_batch(self._whole.batch(index), number)
-
-    def take(self, number: int) -> list[Any]:
-        """Return this worker's rows of the first batches."""
-        return [self._local_batch(batch, i) for i, batch in enumerate(self._whole.take(number))]
-
-    def reason_not_repeatable(self) -> str:
-        """Return why the whole batches may differ between passes; '' if they repeat."""
-        return self._whole.reason_not_repeatable()
-
-    def reason_not_lockable(self) -> str:
-        """Return why a sample of the whole data may change between passes, or ''."""
-        return self._whole.reason_not_lockable()
-
-    def lock(self, draw: int) -> None:
-        """Lock the whole data to this draw."""
-        self._whole.lock(draw)
-
-    def unlock(self) -> None:
-        """Unlock the whole data."""
-        self._whole.unlock()
-
-    def description(self) -> dict[str, Any]:
-        """Return the description of the whole data: a checkpoint fits any number of workers."""
-        return self._whole.description()
-
-    def check_description(self, saved: Mapping[str, object]) -> None:
-        """Raise ValueError if `saved` describes other data than the whole data."""
-        self._whole.check_description(saved)
-
-    def check_can_resume(self) -> None:
-        """Raise ValueError if a run on the whole data cannot be resumed."""
-        self._whole.check_can_resume()
-
-    def _local_batches(self, batches: Iterator[Any], first: int) -> Iterator[Any]:
-        for index, batch in enumerate(batches, first):
-            yield self._local_batch(batch, index)
-
-    def _local_batch(self, batch: Any, position: int) -> Any:
-        if not self._whole.keeps_batches:
-            return self._shard.take(batch, position)
-        index: int = batch.index if self._whole.has_batch_index else position
-        whole, local = self._kept.get(index, (None, None))
-        if whole is not batch:
-            local = self._shard.take(batch, index)
-            self._kept[index] = batch, local
-        return local
-
-    def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the whole batches, after the workers have compared the first one."""
-        first = next(batches, None)
-        fingerprint = batch_fingerprint if self.keeps_batches else label_fingerprint
-        description = {
-            "batches": self.num_batches,
-            FINGERPRINT: None if first is None else fingerprint(first),
-        }
-        descriptions = self._workers.all_gather_object(
-            description, f"a pass over {self.name} begins"
+def _to_array(leaf: Any, batch: object) -> Any:
+    """Return the leaf as an array that has samples."""
+    if not isinstance(leaf, (NDArray, np.ndarray)) and hasattr(leaf, "__array__"):
+        leaf = np.asarray(leaf)
+    if not isinstance(leaf, (NDArray, np.ndarray)) or not leaf.ndim:
+        raise ValueError(
+            f"{describe_value(batch)} cannot be divided between workers, because it holds "
+            f"{describe_value(leaf)}, which has no axis of samples: {_WAY_OUT}"
         )
-        check_same_data(descriptions, f"this pass over {self.name}")
-        if first is not None:
-            yield first
-            yield from batches
+    if isinstance(leaf, NDArray) and leaf.stype == "row_sparse":
+        raise ValueError(
+            f"{describe_value(batch)} cannot be divided between workers, because it holds an array "
+            "of storage type 'row_sparse', which has no slices: make it x.tostype('csr')"
+        )
+    return leaf
+
+
+def _check_lengths(batch: object, arrays: list[Any], samples: int, axis: int) -> None:
+    of_elements = [id(w) for w in tree_leaves(_weights_in(batch)) if getattr(w, "ndim", 1) > 1]
+    for array in arrays:
+        number = num_samples(array, axis)
+        # Weights of elements may have one row for all samples, as the loss broadcasts them.
+        if number != samples and (number > 1 or id(array) not in of_elements):
+            raise ValueError(
+                f"the arrays of a batch must have the same number of samples along axis {axis} to "
+                f"be divided between workers, got shapes {[a.shape for a in arrays]}: look at how "
+                "the loader pairs them"
+            )
+
+
+def _weights_in(batch: object) -> object:
+    if isinstance(batch, Mapping):
+        return batch.get("sample_weight")
+    return batch[2] if isinstance(batch, (list, tuple)) and len(batch) == 3 else None
+
+
+def _dense_parts(array: object) -> list[Any]:
+    """Return an array as NumPy arrays, one if it is dense; nothing if it is no array."""
+    if isinstance(array, NDArray):
+        if array.stype == "default":
+            return [array.asnumpy()]
+        return [array.data.asnumpy(), array.indices.asnumpy()]  # type: ignore[attr-defined]
+    values = np.asarray(array) if hasattr(array, "__array__") else None
+    return [] if values is None or values.dtype == object else [values]

@@ -1,4 +1,4 @@
-"""training_data(): the TrainingData for the object that the user gives."""
+"""Make the TrainingData of the object that the user gives, for `fit` or a hand-written loop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import mxnet as mx
 from gluon_svrg._mxnet import batch_sampler_of
 from gluon_svrg.arguments import check_integer
+from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import describe_value
 from gluon_svrg.data.adapters import (
     ArrayLoaderData,
@@ -18,21 +19,96 @@ from gluon_svrg.data.adapters import (
 from gluon_svrg.data.base import TrainingData, length_of
 from gluon_svrg.data.data_iter import CxxIterData, DataIterData, NDArrayIterData
 from gluon_svrg.data.loader import ArrayLoader
-from gluon_svrg.data.sharding import shard
-from gluon_svrg.data.shared_batches import SharedBatches
 from gluon_svrg.data.worker_sampler import WorkerBatchSampler
-from gluon_svrg.workers import SingleProcess, Workers
+from gluon_svrg.workers import SingleProcess, Workers, current
 from mxnet import gluon
 
 __all__ = [
+    "ShardedBatches",
     "TrainingData",
     "batches_of",
     "check_data",
+    "check_is_no_data_iter",
     "first_batches",
     "length_of",
     "reason_not_lockable",
+    "shard",
     "training_data",
 ]
+
+
+class ShardedBatches:
+    """The batches of a hand-written loop, as :func:`shard` returns them.
+
+    Parameters
+    ----------
+    data : TrainingData
+        This worker's rows of each batch.
+    """
+
+    def __init__(self, data: TrainingData) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        if self.data.num_batches is None:
+            raise TypeError("the number of batches is not known before they are counted")
+        return self.data.num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return an iterator over this worker's rows of the batches, in the order of the data."""
+        for position, batch in enumerate(self.data.iterate_once()):
+            if is_empty(batch):
+                raise ValueError(
+                    f"this worker has no sample of batch {position} (the first is 0) of "
+                    f"{self.data.name}: a hand-written loop needs batches of at least as many "
+                    "samples as there are workers; give a larger batch_size, or "
+                    "last_batch='discard' if it is the last batch"
+                )
+            yield batch
+
+
+def shard(data: Iterable[Any], batch_axis: int = 0) -> ShardedBatches:
+    """Divide the batches of a hand-written loop between the workers.
+
+    ::
+
+        trainer.synchronize(net)
+        for batch in gs.data.shard(train_data):
+            with autograd.record():
+                loss = loss_function(net(batch[0]), batch[1])
+            loss.backward()
+            trainer.step(len(loss))
+
+    Each worker gets its rows of each batch, as in `Estimator.fit`, and :meth:`SVRGTrainer.step`
+    divides the sum of all gradients by the samples of all workers. So the loop computes what it
+    computes in one process, with the same batch size and the same learning rate.
+
+    Call it once, before the loop: each ``for`` over the result is one pass. A single process gets
+    whole batches. The batches of an ``mx.io.DataIter`` are pairs (data, label), without padding,
+    and each pass resets it.
+
+    Parameters
+    ----------
+    data : iterable
+        What `Estimator.fit` takes: a DataLoader, an ArrayLoader, a list of batches, a DataIter. The
+        same on all workers, with the whole batches; or a DataLoader with a
+        :class:`WorkerBatchSampler`, which loads this worker's samples only.
+    batch_axis : int
+        The axis that counts the samples.
+
+    Returns
+    -------
+    iterable
+        This worker's rows of each batch.
+
+    Raises
+    ------
+    ValueError
+        If `data` cannot be iterated once an epoch, or if the workers have different data; in the
+        loop, if a batch has fewer samples than there are workers.
+    """
+    return ShardedBatches(training_data(data, "data").sharded(current(), batch_axis))
 
 
 def training_data(obj: object, name: str = "train_data") -> TrainingData:
@@ -75,7 +151,7 @@ def batches_of(
         If `obj` cannot be iterated, or is empty.
     """
     check_data(obj, name)
-    return shard(_wrap(obj, name), workers or SingleProcess(), batch_axis).iterate_once()
+    return _wrap(obj, name).sharded(workers or SingleProcess(), batch_axis).iterate_once()
 
 
 def first_batches(data: Iterable[object], number: int) -> list[Any]:
@@ -142,9 +218,19 @@ def check_data(data: object, name: str) -> None:
         raise ValueError(f"{name} is empty: give at least one batch")
 
 
+def check_is_no_data_iter(data: object) -> None:
+    """Raise ValueError if a hand-written loop gives a DataIter as it is."""
+    if isinstance(data, mx.io.DataIter):
+        raise ValueError(
+            f"a hand-written loop needs pairs (data, label) without padding, and a "
+            f"{type(data).__name__} yields DataBatches: make batches = gluon_svrg.data.shard("
+            "train_data), and use these batches in begin() and in the loop"
+        )
+
+
 def _wrap(obj: Any, name: str) -> TrainingData:
     """Return the TrainingData for the class of `obj`: the only place that asks for the class."""
-    if isinstance(obj, SharedBatches):
+    if isinstance(obj, ShardedBatches):
         return obj.data
     if isinstance(obj, ArrayLoader):
         return ArrayLoaderData(obj, name)

@@ -1,4 +1,4 @@
-"""WorkerBatchSampler: the samples of each batch that a worker's DataLoader is to load."""
+"""WorkerBatchSampler: a worker's DataLoader loads only its own samples of each batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gluon_svrg.arguments import check_integer
-from gluon_svrg.data.shard import Shard
+from gluon_svrg.data.sharding import Shard
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
 
@@ -29,16 +29,16 @@ class WorkerBatchSampler(_Sampler):
 
     The batches of all workers together are those of the BatchSampler; a single worker has all of
     each batch. If a worker has no sample of a batch, nothing is yielded for it. `Estimator.fit`
-    handles this; a hand-written loop uses :func:`gluon_svrg.data.share`.
+    handles this; a hand-written loop uses :func:`gluon_svrg.data.shard`.
 
     Parameters
     ----------
     sampler : gluon.data.Sampler or int
         Yields the indices of all samples, in the same order on every worker: drawn from NumPy's
         global generator, which all workers set to the same state when a pass begins, or by a seed.
-        An integer n: the indices 0 to n - 1, in order.
+        An integer n stands for the indices 0 to n - 1, in order.
     batch_size : int
-        The number of samples of a batch, on all workers together.
+        The number of samples of a batch, the total of all workers.
     last_batch : 'keep' or 'discard'
         What happens to a last batch with fewer samples.
     workers : Workers, optional
@@ -73,7 +73,7 @@ class WorkerBatchSampler(_Sampler):
         if last_batch == "rollover":
             raise ValueError(
                 "last_batch='rollover' carries samples over into the next epoch, and workers need "
-                "as many batches in every epoch: use 'keep' or 'discard'"
+                "the same number of batches in every epoch: use 'keep' or 'discard'"
             )
         if last_batch not in ("keep", "discard"):
             raise ValueError(f"last_batch must be 'keep' or 'discard', got {last_batch!r}")
@@ -103,13 +103,13 @@ class WorkerBatchSampler(_Sampler):
         return bool(self._local_positions(batch))
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Return an iterator over the indices in each batch that are this worker's, if any are."""
+        """Return an iterator over this worker's indices in each batch that has any."""
         order = list(self._sampler)
         if len(order) != len(self._sampler):
             raise ValueError(
                 f"the sampler {self._sampler!r} yields {len(order)} indices and has the length "
-                f"{len(self._sampler)}: workers know by the length what each of them has, so let "
-                "the two be equal"
+                f"{len(self._sampler)}: the workers divide the samples by this length, so it "
+                "must be the number of indices"
             )
         self.order_bits = _fingerprint(order)
         for batch in range(self.num_batches):
@@ -122,7 +122,7 @@ class WorkerBatchSampler(_Sampler):
         return sum(map(self.has_samples, range(self.num_batches)))
 
     def _local_positions(self, batch: int) -> range:
-        """Return the places in the order of this worker's samples of a batch."""
+        """Return the positions, in the order, of this worker's samples of a batch."""
         begin = batch * self._batch_size
         size = min(self._batch_size, self.num_samples - begin)
         rows = self._shard.rows(size)

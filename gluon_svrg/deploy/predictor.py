@@ -128,9 +128,9 @@ class Predictor:
             pooling drop NaN, so that the outputs look like those of a sample; False is for
             networks that use them, such as an infinite mask.
         operators : collection of str, optional
-            Operators of MXNet that the graph may have beside those that are known to check what
-            they are given, for a model of people whom you trust. ``export`` says if a model needs
-            some.
+            Operators of MXNet that the graph may have in addition to those that are known to check
+            their inputs. Use it only for a model from people you trust. ``export`` says if a model
+            needs some.
 
         Raises
         ------

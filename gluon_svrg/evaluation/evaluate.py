@@ -13,7 +13,6 @@ from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.batch.parts import cannot_compute
 from gluon_svrg.batch.processor import evaluate_batch, outputs_of_batch
 from gluon_svrg.data.base import at_least_one, length_of
-from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandlers, HandlerList, handlers_in
 from gluon_svrg.metrics.handler import MetricHandler, missing_loss
@@ -138,7 +137,7 @@ def _data_of(run: Run, val_data: object, batch_axis: int) -> Any:
     if isinstance(run.trainer, SVRGTrainer):
         # Inside fit the weights are equal already.
         run.trainer.synchronize(run.val_net, recheck=run.state.stops is None)
-    return shard(training_data(val_data, "val_data"), run.workers, batch_axis)
+    return training_data(val_data, "val_data").sharded(run.workers, batch_axis)
 
 
 def _handlers_of(event_handlers: EventHandlers, metrics: list[EvalMetric]) -> HandlerList:

@@ -9,7 +9,7 @@ from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
 from gluon_svrg.metrics.setup import copies_for
-from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Phase, Run
 from gluon_svrg.stops import Interrupted
 from mxnet.metric import EvalMetric
@@ -59,9 +59,9 @@ class EvaluationPhase(EventHandler):
         if not due and not self._mxnets:
             return False
         position.phase = Phase.EVALUATING
-        if self._evaluate_all(due):
-            position.phase = Phase.TRAINING
+        if self._evaluate_all(due, is_logged=True):
             self._call_mxnets("batch_end", details)
+            position.phase = Phase.TRAINING
         return True
 
     def after_epoch(self) -> None:
@@ -69,14 +69,13 @@ class EvaluationPhase(EventHandler):
         position = self._run.position
         due = [handler for handler in self._own if handler.is_due_after_epoch(position)]
         position.phase = Phase.EVALUATING
-        if self._evaluate_all(due):
+        if self._evaluate_all(due, is_logged=False):
             self._call_mxnets("epoch_end", {})
             position.phase = Phase.BETWEEN
 
-    def _evaluate_all(self, due: list[ValidationHandler]) -> bool:
+    def _evaluate_all(self, due: list[ValidationHandler], is_logged: bool) -> bool:
         """Evaluate for these handlers; return False if a stop has interrupted that."""
         run = self._run
-        is_after_batch = not run.position.is_trained
         for handler in due:
             if run.state.evaluated_at.get(handler.name) == _steps_of(run):
                 continue  # the same weights
@@ -84,7 +83,7 @@ class EvaluationPhase(EventHandler):
                 self._handlers.notify("evaluate", run, only=[self], request=handler)
             except Interrupted:
                 return False
-            if is_after_batch:
+            if is_logged:
                 self._log(handler.name)
         return True
 
@@ -93,14 +92,13 @@ class EvaluationPhase(EventHandler):
         for handler in self._mxnets:
             state.publishes = True  # the call of `evaluate` that the handler may make now
             try:
-                getattr(handler, event)(self._run, **details)
+                self._handlers.notify(event, self._run, only=[handler], **details)
             finally:
                 state.publishes = False
 
     def evaluate(self, estimator: Run, request: ValidationHandler) -> None:
         """Evaluate for a handler; if a stop interrupts that, restore the random numbers."""
-        rng_states = collect_rng_states()
-        try:
+        with restoring_rng_on(Interrupted):
             self.compute(
                 request.val_data,
                 estimator.batch_axis,
@@ -108,9 +106,6 @@ class EvaluationPhase(EventHandler):
                 request.name,
                 is_to_abort=estimator.stop_check("the evaluation"),
             )
-        except Interrupted:
-            set_rng_states(rng_states)
-            raise
 
     def compute(
         self,

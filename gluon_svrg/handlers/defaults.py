@@ -9,7 +9,7 @@ from gluon_svrg._mxnet import check_metrics_of_handlers
 from gluon_svrg.batch.backward import needs_epoch_begin
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
 from gluon_svrg.checkpoint.handler import CheckpointHandler
-from gluon_svrg.checkpoint.random_state_handler import RandomStateHandler
+from gluon_svrg.checkpoint.random_state import RandomStateHandler
 from gluon_svrg.evaluation.handler import ValidationHandler
 from gluon_svrg.events import (
     EventHandler,

@@ -107,6 +107,7 @@ class GradientUpdateHandler(
     """
 
     state_key = "accumulation"
+    supports_workers = True
 
     @explains_unknown(
         accumulate_grad_batches="accumulate",
@@ -287,16 +288,6 @@ class GradientUpdateHandler(
                 mark_fresh(data, is_new)
 
     def _step(self, trainer: gluon.Trainer) -> None:
-        if not isinstance(trainer, SVRGTrainer) or trainer.data_are_divided:
-            self._step_on_all(trainer)
-            return
-        trainer.data_are_divided = True  # by `fit`
-        try:
-            self._step_on_all(trainer)
-        finally:
-            trainer.data_are_divided = False
-
-    def _step_on_all(self, trainer: gluon.Trainer) -> None:
         """Take the step; raise ValueError if it needs a gradient that no sample has given."""
         try:
             self._take_step(trainer)
@@ -306,11 +297,7 @@ class GradientUpdateHandler(
             raise ValueError(_UNUSED.format(name)) from None
 
     def _take_step(self, trainer: gluon.Trainer) -> None:
-        samples = (
-            self._samples
-            if self._is_single_process
-            else self._workers.all_sum(self._samples, "step")
-        )
+        samples = self._samples
         self._samples = self._batches = 0
         is_on_kvstore = updates_on_kvstore(trainer)
         if is_on_kvstore and scales_losses(trainer):
@@ -327,8 +314,9 @@ class GradientUpdateHandler(
             trainer.step(samples, self.ignore_stale_grad)
         else:
             trainer.allreduce_grads()
+            total = self._workers.all_sum(samples, "samples of a step that clips")
             for grads in _gradients_of(trainer):
-                self._clip(grads, [grads], samples / step_scale(trainer))
+                self._clip(grads, [grads], total / step_scale(trainer))
             trainer.update(samples, self.ignore_stale_grad)
         if is_on_kvstore and not isinstance(trainer, SVRGTrainer):
             for param in trained_parameters(trainer):

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from gluon_svrg._mxnet import is_run_by_servers, kvstore_type, optimizer_of
+from gluon_svrg._mxnet import optimizer_of
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import (
     BatchBegin,
@@ -77,8 +77,6 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, Req
         has a momentum of 0 that is to be scheduled. In `fit`: if another handler sets the same
         number.
         While training: if the schedule's value is NaN or infinite, or a momentum is not above 0.
-    NotImplementedError
-        If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
 
     def __init__(
@@ -100,9 +98,7 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, Req
 
     def exclusive_tasks(self) -> list[str]:
         """Return that it sets the hyper-parameter."""
-        # An AutoLearningRateHandler may stand beside a PlateauHandler, but not beside this.
-        first = ["choose the first learning rate"]
-        return [f"set {self.hyperparameter!r}"] + first * (self.hyperparameter == "learning_rate")
+        return [f"set {self.hyperparameter!r}"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
@@ -210,8 +206,6 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks, Requires
         If an argument is out of its range. At *train begin*: if the run has no such figure, if the
         optimizer has no such number or has an lr_scheduler that sets the learning rate as well. In
         `fit`: if another handler sets the same number.
-    NotImplementedError
-        If servers of a distributed kvstore run the optimizer: they do not get the value.
     """
 
     state_key = "plateau"
@@ -360,11 +354,6 @@ def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
 
 
 def _set_value(hyperparameter: str, trainer: mx.gluon.Trainer, value: float) -> None:
-    if is_run_by_servers(trainer):
-        raise NotImplementedError(
-            f"{hyperparameter!r} cannot be set because servers run the optimizer (kvstore "
-            f"{kvstore_type(trainer)!r}): make the trainer with update_on_kvstore=False"
-        )
     if hyperparameter == "learning_rate":
         trainer.set_learning_rate(value)
     else:

@@ -18,7 +18,6 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
-from gluon_svrg.launch.signals import name_of
 from gluon_svrg.stops import StopReason
 
 # The kernel does not let a process handle the first two. After a handler for one of the others,
@@ -66,7 +65,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, Re
 
     def exclusive_tasks(self) -> list[str]:
         """Return the signals that it may handle."""
-        return [f"handle {name_of(number)}" for number in self.signals or _DEFAULT]
+        return [f"handle {_name(number)}" for number in self.signals or _DEFAULT]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Install this handler for its signals."""
@@ -83,7 +82,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, Re
                 *(
                     ("Ctrl-C", "press it")
                     if number == signal.SIGINT
-                    else (name_of(number), "send it")
+                    else (_name(number), "send it")
                 ),
             )
 
@@ -128,12 +127,19 @@ def _checked(signals: object) -> list[signal.Signals | int]:
             )
         if number in _REFUSED:
             raise ValueError(
-                f"signals has {name_of(number)}, after which no run can go on to the end of its "
+                f"signals has {_name(number)}, after which no run can go on to the end of its "
                 f"batch: {way_out}"
             )
     if not numbers:
         raise ValueError(f"signals is empty, so that no signal would end the run: {way_out}")
     return numbers
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _is_caught(number: int) -> bool:

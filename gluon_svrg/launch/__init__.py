@@ -1,4 +1,7 @@
-"""A thin supervisor of MPI's mpiexec: starts the workers, starts them again, says what failed."""
+"""Start several workers with MPI's mpiexec, restart them after a failure, and say what failed.
+
+The supervisor imports neither MXNet nor MPI.
+"""
 
 from gluon_svrg import _lazy
 

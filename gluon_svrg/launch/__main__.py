@@ -10,15 +10,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gluon_svrg import _compat
+from gluon_svrg._cores import usable_cores
 from gluon_svrg.launch.hosts import read_hosts
 from gluon_svrg.launch.job import Job, Options
 
 _DESCRIPTION = """\
-Trains with several worker processes, which MPI's mpiexec starts and connects. When one fails, all
-of them are started again, and the run goes on from its newest checkpoint.
+Train with several worker processes, which MPI's mpiexec starts. If one fails, all of them are
+restarted, and the run continues from its newest checkpoint.
 
-The script is the one for one process. A batch_size in it is that of all workers together."""
+The script is the same as for one process. Its batch_size is that of all workers together."""
 
 _EPILOG = """\
 examples:
@@ -29,19 +29,19 @@ examples:
   python -m gluon_svrg.launch --hosts hosts.txt -n 8 --min-workers 4 --wait 60 train.py
 
 exit codes:
-  0       all workers have come to their end
-  2       an argument is not possible, or the script cannot be started
-  69      too few hosts answer
-  124     no step for --progress-timeout, and no restart left
-  130     ended by Ctrl-C; 143: by SIGTERM; 138: by SIGUSR1; 129: by SIGHUP
-  others  that of the worker that failed in the last start; 128 + N after signal N
+  0       all workers have finished the script
+  2       an argument is invalid, or the script cannot be started
+  69      too few hosts are available
+  124     no step within --progress-timeout, and no restart left
+  130     stopped by Ctrl-C; 143: by SIGTERM; 138: by SIGUSR1; 129: by SIGHUP
+  others  the exit code of the worker that failed in the last attempt; 128 + N after signal N
 
-Ctrl-C, SIGTERM and SIGUSR1 are handed to the workers once: with a CheckpointHandler they finish
-the batch, write a checkpoint and end. The second one ends everything at once."""
+The first Ctrl-C, SIGTERM or SIGUSR1 is forwarded to the workers: with a CheckpointHandler they
+finish the batch, write a checkpoint and exit. A second one ends all processes at once."""
 
 
 def whole_number(name: str, least: int, reason: str) -> Callable[[str], int]:
-    """Return a converter of an option's text; a ValueError's text gives value, reason, way out."""
+    """Return a function that converts an option's text to a number from `least` on."""
 
     def convert(text: str) -> int:
         try:
@@ -58,13 +58,13 @@ def whole_number(name: str, least: int, reason: str) -> Callable[[str], int]:
 
 
 def workers(text: str) -> int | None:
-    """Return a number of workers; None for 'auto'."""
+    """Convert the text of --workers to a number; None for 'auto'."""
     number = whole_number("--workers", 1, "that many processes train; 'auto' takes one per core")
     return None if text == "auto" else number(text)
 
 
 def seconds(name: str, hint: str) -> Callable[[str], float]:
-    """Return a converter of an option's text to a positive number of seconds."""
+    """Return a function that converts an option's text to a positive number of seconds."""
 
     def convert(text: str) -> float:
         try:
@@ -81,7 +81,7 @@ def seconds(name: str, hint: str) -> Callable[[str], float]:
 
 
 def folder(text: str) -> Path:
-    """Return a folder that can be written into; it is made if it is not there."""
+    """Convert the text of --log-dir to a path; create the folder if it does not exist."""
     path = Path(text)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -98,23 +98,23 @@ def folder(text: str) -> Path:
 
 
 def check_script(path: str) -> None:
-    """Raise ValueError if Python could not start the script, with the reason."""
+    """Raise ValueError if Python cannot run the script."""
     if Path(path).is_dir():
         if not Path(path, "__main__.py").is_file():
-            raise ValueError(f"{path!r} is a folder without a __main__.py: name a script in it")
+            raise ValueError(f"{path!r} is a folder without a __main__.py: pass a script in it")
         return
     is_file = Path(path).is_file() or not Path(path).exists()
     if not is_file or path == "-" or path.startswith(("/dev/stdin", "/dev/fd/")):
         raise ValueError(
-            f"the script {path!r} can be read once, and every worker has to read it: save it in a "
+            f"the script {path!r} can be read only once, but every worker reads it: save it in a "
             "file"
         )
     try:
         source = Path(path).read_bytes()
     except OSError as error:
         raise ValueError(
-            f"the script {path!r} cannot be read: {error.strerror}; name one that is there, "
-            f"seen from {Path.cwd()}"
+            f"the script {path!r} cannot be read: {error.strerror}; pass a path that exists, "
+            f"relative to {Path.cwd()}"
         ) from None
     if source.startswith(b"PK"):  # a zip file, which Python can run
         return
@@ -123,30 +123,30 @@ def check_script(path: str) -> None:
             warnings.simplefilter("ignore")
             compile(source, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise ValueError(f"the script {path!r} is no Python: {error}; mend it first") from None
+        raise ValueError(
+            f"the script {path!r} is not valid Python: {error}; fix it first"
+        ) from None
 
 
 def check_module(name: str) -> None:
-    """Raise ValueError if there is no such module; what is inside a package is not looked for."""
+    """Raise ValueError if the module, or the package that contains it, cannot be found."""
     top = name.partition(".")[0]
     if not top.isidentifier() or importlib.util.find_spec(top) is None:
-        raise ValueError(
-            f"the module {name!r} cannot be found: install it, or start in the folder that it is in"
-        )
+        raise ValueError(f"the module {name!r} cannot be found: install it, or start in its folder")
 
 
 def check_workers(workers: int | None, hosts: Mapping[str, int]) -> None:
-    """Raise ValueError if there are more workers than the hosts are to have."""
+    """Raise ValueError if there are more workers than slots on the hosts."""
     if hosts and workers is not None and workers > sum(hosts.values()):
         names = ", ".join(f"{host}:{number}" for host, number in hosts.items())
         raise ValueError(
-            f"-n {workers} is more than the hosts have workers ({names}): give -n auto, or write "
-            "'name:workers' into the file for more workers on a host"
+            f"-n {workers} is more than the workers of all hosts ({names}): give -n auto, or "
+            "write 'name:workers' into the file for more workers on a host"
         )
 
 
 def new_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser for the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m gluon_svrg.launch",
         usage="%(prog)s -n N [options] train.py [its arguments]",
@@ -160,74 +160,74 @@ def new_parser() -> argparse.ArgumentParser:
         "--workers",
         required=True,
         type=workers,
-        help="worker processes in all, which share each batch; 'auto': one per core, or as many as "
-        "the hosts have; -n 1 is the same as python train.py, with restarts",
+        help="number of workers, which share each batch; 'auto': one per core, or all that "
+        "the hosts file allows; -n 1 is the same as python train.py, with restarts",
         metavar="N",
     )
     parser.add_argument(
         "--max-restarts",
         default=3,
         type=whole_number("--max-restarts", 0, "0 ends the job at the first failure"),
-        help="how often everything is started again after a failure (3)",
+        help="number of restarts after failures (3)",
         metavar="N",
     )
     parser.add_argument(
         "--progress-timeout",
         default=300.0,
         type=seconds(
-            "--progress-timeout", "give more than the longest step takes, or inf to wait for ever"
+            "--progress-timeout", "give more than the longest step takes, or inf for no limit"
         ),
-        help="a training without a step for so long counts as hung (300)",
+        help="restart if no step is completed for this time (300)",
         metavar="SECONDS",
     )
     parser.add_argument(
         "--threads",
-        type=whole_number("--threads", 1, "a process computes with at least one; leave it out"),
-        help="OMP_NUM_THREADS of each worker (the cores of its machine divided by the workers "
-        "there, unless the variable is set already)",
+        type=whole_number("--threads", 1, "each worker needs at least one; leave it out"),
+        help="OMP_NUM_THREADS of each worker (by default the cores of a machine divided by its "
+        "workers, unless the variable is set)",
         metavar="N",
     )
     parser.add_argument(
         "--log-dir",
         type=folder,
-        help="also write the output of each worker and start into a file of its own here",
+        help="also write the output to this folder, one file per worker and attempt",
         metavar="FOLDER",
     )
     parser.add_argument(
         "--hosts",
         type=Path,
-        help="a file with the machines to run on: 'name' or 'name:workers' on each line; mpiexec "
-        "reaches them by ssh (HYDRA_HOST_FILE, if it is set)",
+        help="a file with one host per line: 'name' or 'name:workers'; mpiexec connects by ssh "
+        "(HYDRA_HOST_FILE, if it is set)",
         metavar="FILE",
     )
-    parser.add_argument("--ssh", default="ssh", help="the program for ssh (ssh)", metavar="PROGRAM")
+    parser.add_argument("--ssh", default="ssh", help="the ssh program (ssh)", metavar="PROGRAM")
     parser.add_argument(
         "--wait",
         default=300.0,
-        type=seconds("--wait", "it is how long a host is waited for"),
-        help="how long a host that does not answer is waited for, at each start (300)",
+        type=seconds("--wait", "give the time to wait for a host"),
+        help="how long to wait for an unavailable host at each start (300)",
         metavar="SECONDS",
     )
     parser.add_argument(
         "--min-workers",
-        type=whole_number("--min-workers", 1, "at least one has to train"),
-        help="after a failure, go on without a host that does not come back within --wait, if so "
-        "many workers remain",
+        type=whole_number("--min-workers", 1, "at least one must train"),
+        help="after a failure, continue without a host that does not come back within --wait, "
+        "if at least N workers remain",
         metavar="N",
     )
     parser.add_argument(
         "-m", "--module", action="store_true", help="run a module, as python -m does"
     )
-    parser.add_argument("script", help="the script, or the module after -m")
+    parser.add_argument("script", help="the script, or the module with -m")
     rest = parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, help="what the script is given"
+        "arguments", nargs=argparse.REMAINDER, help="the arguments of the script"
     )
-    rest.required = False  # else argparse asks for it, too, if there is no script
+    rest.required = False  # otherwise argparse names it, too, if the script is missing
     return parser
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Return what the command line asks for; end with a sentence and code 2 if it is impossible."""
+    """Return the options; print an error and exit with code 2 if they are invalid."""
     parser = new_parser()
     given = parser.parse_args(arguments)
     try:
@@ -239,7 +239,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     except ValueError as error:
         parser.error(str(error))
     if given.min_workers is not None and not hosts:
-        parser.error("--min-workers needs --hosts: one machine is either there or not")
+        parser.error("--min-workers needs --hosts: it is for jobs that can lose a host")
     start = ["-m", given.script] if given.module else [given.script]
     return Options(
         command=[*start, *given.arguments],
@@ -256,17 +256,17 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _cores(hosts: Mapping[str, int]) -> int:
-    """Return how many workers ``-n auto`` means."""
+    """Return the number of workers for ``-n auto``."""
     if hosts:
         return sum(hosts.values())
-    # In a queue, the number of processes that was asked for.
-    return int(os.environ.get("SLURM_NTASKS") or _compat.usable_cores())
+    # In a Slurm job, the number of tasks that was requested.
+    return int(os.environ.get("SLURM_NTASKS") or usable_cores())
 
 
 def main() -> int:
     """Run the job; return the exit code."""
     if sys.platform != "linux":
-        print("gluon_svrg.launch needs Linux: run the script itself, as one process")
+        print("gluon_svrg.launch needs Linux: run the script itself, in one process")
         return 2
     options = parse()
     try:

@@ -1,4 +1,4 @@
-"""Attempt: one run of mpiexec, watched until it has ended, and why it has ended."""
+"""Run mpiexec once, watch its processes, and find out why it ended."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gluon_svrg.launch.ends import end_with
-from gluon_svrg.launch.hosts import is_here
-from gluon_svrg.launch.output import Output, say
-from gluon_svrg.launch.signals import Signals, name_of
+from gluon_svrg.launch.hosts import is_local
+from gluon_svrg.launch.output import Output, log
+from gluon_svrg.launch.signals import Signals, signal_name
+from gluon_svrg.workers.parent_death import die_with_parent
 
 HUNG = 124
-"""The exit code of a job without progress, as of the command ``timeout``."""
-INTERVAL = 0.5
-"""Seconds between two looks at the processes on this machine."""
-STOPPED_WAIT = 10.0
-"""Seconds for which a process of the job may be stopped (SIGSTOP), which MPI does not notice."""
-GONE_WAIT = 2.0
-"""Seconds after which mpiexec has noticed the end of a proxy or ssh of its own, or never will: it
-does not if that is killed, or if a worker on another host ends before MPI_Init on this one."""
-END_WAIT = 10.0
-"""Seconds in which mpiexec has ended all workers after one of them has said that it fails. It waits
-for ever for a host that does not answer."""
-STACKS_WAIT = 3.0
-"""Seconds in which all workers have printed their stacks after the first: they count from their own
-last step, or from one at most a second before."""
-_BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)\n=\s+EXIT CODE: (\d+)")
-_SIGNAL = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
+"""The exit code of a job without progress, as that of the command ``timeout``."""
+POLL_INTERVAL = 0.5
+"""Seconds between two checks of the processes on this machine."""
+STOPPED_TIMEOUT = 10.0
+"""Seconds after which a stopped process (SIGSTOP) counts as hung, since MPI does not notice it."""
+HELPER_EXIT_TIMEOUT = 2.0
+"""Seconds that mpiexec gets to notice the exit of its proxy or ssh. It never notices if that was
+killed, or if a worker on another host exits before MPI_Init on this one."""
+SHUTDOWN_TIMEOUT = 10.0
+"""Seconds that mpiexec gets to end all workers after one has reported a failure. It waits for ever
+for a host that does not answer."""
+STACKS_TIMEOUT = 3.0
+"""Seconds that all workers get to print their stacks after the first one. Their timers start at
+different times, as each worker restarts its own at most once per second."""
+_FAILURE_BLOCK = re.compile(r"=\s+PID (\d+) RUNNING AT (\S+)\n=\s+EXIT CODE: (\d+)")
+_KILLED_BY = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 """mpiexec prints this line only after a signal. The EXIT CODE of the block may be that of a worker
-that it has killed itself."""
+that mpiexec itself has killed."""
 _MPIEXEC_FAILED = 255
-"""mpiexec's own exit code, without an EXIT STRING, if a proxy fails while it ends the others: on
-another host every second time. The EXIT CODE of the block is then the number of the signal, or the
-exit code of a worker that has left by `os._exit`. There is no block if a worker that has come to
-its end is killed in MPI_Finalize."""
-_FATAL = {
+"""The exit code of mpiexec if its proxy fails while it ends the workers, which happens every second
+time on another host. Then there is no EXIT STRING, and the EXIT CODE of the block is the number of
+the signal, or the exit code of a worker that has called `os._exit`. If a worker is killed in
+MPI_Finalize, there is no block."""
+_FATAL_SIGNALS = {
     *(signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
     *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
 }
@@ -51,40 +51,40 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt has ended.
+    """How an attempt ended.
 
     Attributes
     ----------
     code : int
-        0, or what the supervisor exits with if this was the last attempt.
-    sentence : str
-        Why, if not by a good end.
-    is_by_itself : bool
-        Whether the script gave up, so that it may do it again, and was not killed.
+        0 after success, else the exit code of the supervisor if this was the last attempt.
+    message : str
+        The reason of a failure.
+    is_script_failure : bool
+        Whether the script failed without being killed, so that it may fail again in the same way.
     """
 
     code: int
-    sentence: str = ""
-    is_by_itself: bool = False
+    message: str = ""
+    is_script_failure: bool = False
 
 
 class Attempt:
-    """One run of mpiexec, or of the script itself if there is one worker.
+    """One run of mpiexec, or of the script itself if there is only one worker.
 
     Parameters
     ----------
     command : sequence of str
-        What to run.
+        The command.
     environment : mapping of str to str
-        For all processes.
+        The environment variables of all processes.
     signals : Signals
-        Those of the supervisor.
+        The signals that the supervisor receives.
     number : int
-        How often the job was started before.
+        The number of restarts so far.
     log_dir : path, optional
-        Where the output is written to, too.
+        The folder for a log file per worker.
     workers : int
-        How many there are; 0 if the command is the script itself, which then has the terminal.
+        The number of workers; 0 if the command is the script itself, which then uses the terminal.
     """
 
     def __init__(
@@ -98,38 +98,38 @@ class Attempt:
         workers: int,
     ) -> None:
         self._command, self._environment, self._signals = command, environment, signals
-        self._size, self._is_alone = workers, workers == 0
-        self._output = Output(self._note, log_dir, number)
+        self._size, self._is_plain_script = workers, workers == 0
+        self._output = Output(self._on_report, log_dir, number)
         self._workers: dict[int, tuple[int, str]] = {}  # process and host, by rank
-        self._reasons: list[tuple[str, int, int, str]] = []  # word, rank, exit code, text
+        self._failures: list[tuple[str, int, int, str]] = []  # kind, rank, exit code, reason
         self._done: set[int] = set()
-        self._ended: list[int] = []  # ranks on this machine, in the order of their ends
-        self._ended_first = 0  # how many of them were seen at the first look that saw any
-        self._helpers: set[int] = set()  # of mpiexec, one per host: its proxy, or ssh
-        self._seen: dict[tuple[int, str], float] = {}
-        self._stuck: str | None = None
+        self._exited: list[int] = []  # ranks on this machine, in the order in which they exited
+        self._first_exits = 0  # how many of them were found by the first poll that found any
+        self._helpers: set[int] = set()  # mpiexec's process for each host: its proxy, or ssh
+        self._since: dict[tuple[int, str], float] = {}  # when a process was first seen in a state
+        self._hang_reason: str | None = None
 
     def run(self) -> Outcome:
-        """Start, hand signals on, and return when no process is left."""
-        parent, pipe = os.getpid(), None if self._is_alone else subprocess.PIPE
+        """Start the command, forward signals, and return when no process is left."""
+        parent, pipe = os.getpid(), None if self._is_plain_script else subprocess.PIPE
         self._process = subprocess.Popen(
             self._command,
             env=self._environment,
             stdout=pipe,
             stderr=pipe,
             bufsize=0,
-            start_new_session=True,  # or Ctrl-C would reach it twice
-            preexec_fn=lambda: end_with(parent),
+            start_new_session=True,  # otherwise Ctrl-C would reach it twice
+            preexec_fn=lambda: die_with_parent(parent),
         )
         try:
             self._watch()
         finally:
-            self._kill()
+            self._kill_processes()
             self._output.close()
         return self._outcome()
 
     def _watch(self) -> None:
-        sent = 0
+        forwarded = 0
         with selectors.DefaultSelector() as selector:
             self._selector: selectors.BaseSelector | None = selector
             selector.register(self._signals, selectors.EVENT_READ, 0)
@@ -137,24 +137,25 @@ class Attempt:
                 if stream is not None:
                     os.set_blocking(stream.fileno(), False)
                     selector.register(stream, selectors.EVENT_READ, descriptor)
-            while self._process.poll() is None and self._stuck is None:
-                for key, _ in selector.select(INTERVAL):
+            while self._process.poll() is None and self._hang_reason is None:
+                for key, _ in selector.select(POLL_INTERVAL):
                     if key.data == 0:
                         self._signals.clear()
                     elif key.data < 0:
-                        self._note_end(key.fd, -1 - key.data)
+                        self._on_exit(key.fd, -1 - key.data)
                     elif not self._read(key.fd, key.data):
                         selector.unregister(key.fileobj)
-                self._ended_first = self._ended_first or len(self._ended)
-                if len(self._signals.received) > sent:
-                    sent += 1
-                    # mpiexec loses a signal that comes before its workers have begun.
-                    if sent > 1 or len(self._workers) < self._size:
+                self._first_exits = self._first_exits or len(self._exited)
+                if len(self._signals.received) > forwarded:
+                    forwarded += 1
+                    # mpiexec loses a signal that it gets before its workers have started.
+                    if forwarded > 1 or len(self._workers) < self._size:
                         return
-                    self._hand_on(self._signals.received[0])
-                if not self._is_alone:
-                    self._look(time.monotonic())
-            # Its last words; a process that has left the job may hold the pipe open.
+                    self._forward_signal(self._signals.received[0])
+                if not self._is_plain_script:
+                    self._check_processes(time.monotonic())
+            # Read the rest, but do not wait for the end of the pipe: a process that has left the
+            # job may keep it open.
             for key in list(selector.get_map().values()):
                 if key.data < 0:
                     os.close(key.fd)
@@ -163,7 +164,7 @@ class Attempt:
             self._selector = None
 
     def _read(self, descriptor: int, stream: int, *, is_last: bool = False) -> bool:
-        """Take what was printed; return whether more may come."""
+        """Read some output; return whether there may be more."""
         try:
             data = os.read(descriptor, 1 << 16)
         except BlockingIOError:
@@ -171,79 +172,80 @@ class Attempt:
         self._output.feed(stream, data)
         return bool(data)
 
-    def _hand_on(self, number: int) -> None:
-        say(
-            f"{name_of(number)}: the workers are told, and stop after this batch; the same again "
-            "ends them at once"
+    def _forward_signal(self, number: int) -> None:
+        log(
+            f"{signal_name(number)}: the workers stop after this batch; a second signal stops them "
+            "at once"
         )
-        # mpiexec hands the other three to all workers; it kills them at SIGHUP.
+        # mpiexec forwards the other three signals to all workers; at SIGHUP it kills them.
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    def _note(self, rank: int, host: str, text: str) -> None:
-        """Take what a worker tells the supervisor."""
-        word, _, rest = text.partition(" ")
-        if word == "process" and rest.isdigit():
-            self._workers[rank] = int(rest), host
-            if is_here(host) and self._selector is not None:
-                # Readable at its end. The first to end is the cause: mpiexec kills the others.
+    def _on_report(self, rank: int, host: str, text: str) -> None:
+        """Process the report of a worker."""
+        kind, _, content = text.partition(" ")
+        if kind == "pid" and content.isdigit():
+            self._workers[rank] = int(content), host
+            if is_local(host) and self._selector is not None:
+                # The descriptor is readable when the worker exits. The first one to exit is the
+                # cause, because mpiexec kills the others.
                 try:
-                    descriptor = os.pidfd_open(int(rest))
+                    descriptor = os.pidfd_open(int(content))
                     self._selector.register(descriptor, selectors.EVENT_READ, -1 - rank)
-                except ProcessLookupError:  # its line was read late
-                    self._ended.append(rank)
-                except OSError:  # of a kernel without such descriptors
+                except ProcessLookupError:  # it has exited already
+                    self._exited.append(rank)
+                except OSError:  # an old kernel
                     pass
-        elif word == "done":
+        elif kind == "done":
             self._done.add(rank)
-        elif word in ("why", "heard") and not self._output.timeouts:  # or it is a consequence
-            code, _, reason = rest.partition(" ")
-            self._reasons.append((word, rank, int(code), reason))
+        elif kind in ("failed", "peer_failed") and not self._output.timeouts:  # else a consequence
+            code, _, reason = content.partition(" ")
+            self._failures.append((kind, rank, int(code), reason))
 
-    def _note_end(self, descriptor: int, rank: int) -> None:
+    def _on_exit(self, descriptor: int, rank: int) -> None:
         assert self._selector is not None
-        self._ended.append(rank)
+        self._exited.append(rank)
         self._selector.unregister(descriptor)
         os.close(descriptor)
 
     # --- What mpiexec does not notice ------------------------------------------------------------
 
-    def _look(self, now: float) -> None:
-        """End a job that would never end."""
-        if self._reasons or self._output.timeouts:
-            wait = STACKS_WAIT if self._output.timeouts else END_WAIT
-            if self._is_late(0, "failed", now, wait):
-                self._stuck = ""
+    def _check_processes(self, now: float) -> None:
+        """Find out whether the job hangs in a way that mpiexec does not notice."""
+        if self._failures or self._output.timeouts:
+            timeout = STACKS_TIMEOUT if self._output.timeouts else SHUTDOWN_TIMEOUT
+            if self._has_lasted(0, "failed", now, timeout):
+                self._hang_reason = ""
             return
         mpiexec = self._process.pid
-        if len(self._ended) == self._size:
-            # What they have started may hold their output open, for whose end mpiexec waits.
-            kill_descendants(but=mpiexec)
+        if len(self._exited) == self._size:
+            # Children of the workers may keep their output open, and mpiexec waits for its end.
+            kill_descendants(keep=mpiexec)
         ranks = {pid: rank for rank, (pid, _) in self._workers.items()}
         helpers = children_of(mpiexec)
         self._helpers.update(helpers)
         names = {mpiexec: "mpiexec"} | dict.fromkeys(self._helpers, "mpiexec's own helper")
         for pid in (pid for helper in helpers for pid in children_of(helper)):
             names[pid] = f"worker {ranks[pid]}" if pid in ranks else "a worker before MPI_Init"
-        is_over = len(self._done) == self._size
+        all_done = len(self._done) == self._size
         for pid, name in names.items():
             state = state_of(pid)
-            is_gone = pid in self._helpers and state in ("", "Z") and not is_over
-            for key, is_so, limit, what in (
-                ("T", state == "T", STOPPED_WAIT, "is stopped, perhaps by a SIGSTOP"),
-                ("Z", is_gone, GONE_WAIT, "has ended before the workers"),
+            has_exited = pid in self._helpers and state in ("", "Z") and not all_done
+            for key, applies, timeout, problem in (
+                ("T", state == "T", STOPPED_TIMEOUT, "is stopped, perhaps by a SIGSTOP"),
+                ("Z", has_exited, HELPER_EXIT_TIMEOUT, "exited before the workers"),
             ):
-                if not is_so:
-                    self._seen.pop((pid, key), None)
-                elif self._is_late(pid, key, now, limit):
-                    self._stuck = f"{name} (process {pid}) {what}"
+                if not applies:
+                    self._since.pop((pid, key), None)
+                elif self._has_lasted(pid, key, now, timeout):
+                    self._hang_reason = f"{name} (process {pid}) {problem}"
                     return
 
-    def _is_late(self, pid: int, key: str, now: float, limit: float) -> bool:
-        return now - self._seen.setdefault((pid, key), now) >= limit
+    def _has_lasted(self, pid: int, key: str, now: float, seconds: float) -> bool:
+        return now - self._since.setdefault((pid, key), now) >= seconds
 
-    def _kill(self) -> None:
-        """Kill what is left on this machine; on others mpiexec's end does it."""
+    def _kill_processes(self) -> None:
+        """Kill the remaining processes on this machine; on others they end with mpiexec."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -254,57 +256,56 @@ class Attempt:
                         self._output.feed(1 if stream is self._process.stdout else 2, data)
                 stream.close()
         kill_descendants()
-        if not self._is_alone and self._process.returncode:
+        if not self._is_plain_script and self._process.returncode:
             remove_shared_memory()
 
-    # --- The sentence --------------------------------------------------------------------------
+    # --- The outcome --------------------------------------------------------------------------
 
     def _outcome(self) -> Outcome:
         code = self._process.returncode
-        if code == 0 and self._stuck is None:
+        if code == 0 and self._hang_reason is None:
             missing = sorted(set(range(self._size)) - self._done)
             if not missing:
                 return Outcome(0)
-            text = (
-                "the workers were ended because one of them left by os._exit(0), which MPI forbids"
-            )
-            return Outcome(1, f"{text}: {', '.join(map(self._name, missing))}", True)
-        if self._stuck:
-            return Outcome(HUNG, self._stuck)
-        if self._is_alone:
-            return _ended(f"the script (process {self._process.pid})", code)
-        for word in ("why", "heard"):
-            for kind, rank, own_code, reason in self._reasons:
-                if kind == word:
-                    return Outcome(own_code, f"{self._name(rank)} failed: {reason}", True)
+            names = ", ".join(map(self._name, missing))
+            text = "the job ended because a worker called os._exit(0), which MPI does not allow"
+            return Outcome(1, f"{text}: {names}", True)
+        if self._hang_reason:
+            return Outcome(HUNG, self._hang_reason)
+        if self._is_plain_script:
+            return _outcome_of(f"the script (process {self._process.pid})", code)
+        for kind in ("failed", "peer_failed"):  # the cause first
+            for reported, rank, worker_code, reason in self._failures:
+                if reported == kind:
+                    return Outcome(worker_code, f"{self._name(rank)} failed: {reason}", True)
         if self._output.timeouts:
-            return Outcome(HUNG, self._hang())
-        return self._by_mpiexec(code)
+            return Outcome(HUNG, self._timeout_message())
+        return self._outcome_from_mpiexec(code)
 
-    def _by_mpiexec(self, code: int) -> Outcome:
-        """Return what mpiexec says: a worker that is killed cannot say why."""
-        said = list(self._output.of_mpiexec)
-        text = "\n".join(said)
-        block, signal_ = _BLOCK.search(text), _SIGNAL.search(text)
+    def _outcome_from_mpiexec(self, code: int) -> Outcome:
+        """Return what mpiexec says, because a worker that was killed could not report."""
+        lines = list(self._output.mpiexec_lines)
+        text = "\n".join(lines)
+        block, signal_ = _FAILURE_BLOCK.search(text), _KILLED_BY.search(text)
         number = int(signal_[1]) if signal_ else 0
         exit_code = code
         if block and not signal_ and code == _MPIEXEC_FAILED:
             exit_code = int(block[3])
-            number = exit_code if exit_code in _FATAL else 0
-        ranks = self._ended[: max(1, self._ended_first)]
-        if block and len(ranks) != 1:  # of several that were seen at once, mpiexec names the first
-            own = int(block[1]), block[2]
-            ranks = [rank for rank, process in self._workers.items() if process == own] or ranks
+            number = exit_code if exit_code in _FATAL_SIGNALS else 0
+        ranks = self._exited[: max(1, self._first_exits)]
+        if block and len(ranks) != 1:  # of several that were found at once, mpiexec names the first
+            named = int(block[1]), block[2]
+            ranks = [rank for rank, process in self._workers.items() if process == named] or ranks
         if block and number:
             name = self._name(ranks[0]) if ranks else f"a worker on {block[2]}, before MPI started,"
-            return _ended(name, -number)
+            return _outcome_of(name, -number)
         if ranks and 0 < exit_code < 128:
-            return _ended(self._name(ranks[0]), exit_code)
-        last = next((line for line in reversed(said) if not line.startswith(("[", "="))), "")
-        outcome = _ended(f"mpiexec (process {self._process.pid})", code)
-        suffix = f", and said last: {last}" if last else ""
-        is_by_itself = outcome.is_by_itself and code != _MPIEXEC_FAILED
-        return Outcome(outcome.code, outcome.sentence + suffix, is_by_itself)
+            return _outcome_of(self._name(ranks[0]), exit_code)
+        last = next((line for line in reversed(lines) if not line.startswith(("[", "="))), "")
+        outcome = _outcome_of(f"mpiexec (process {self._process.pid})", code)
+        suffix = f"; its last line: {last}" if last else ""
+        is_script_failure = outcome.is_script_failure and code != _MPIEXEC_FAILED
+        return Outcome(outcome.code, outcome.message + suffix, is_script_failure)
 
     def _is_over_hosts(self) -> bool:
         return len({host for _, host in self._workers.values()}) > 1
@@ -315,33 +316,33 @@ class Attempt:
         pid, host = self._workers[rank]
         return f"worker {rank} (process {pid}{f' on {host}' if self._is_over_hosts() else ''})"
 
-    def _hang(self) -> str:
+    def _timeout_message(self) -> str:
         silent = sorted(self._workers.keys() - self._output.timeouts)
-        text = "no step was taken for too long (--progress-timeout)"
+        text = "no step was completed within --progress-timeout"
         if silent:
             names = ", ".join(map(self._name, silent))
-            return f"{text}; without a stack above, so perhaps stopped or cut off: {names}"
+            return f"{text}; no stack was printed by {names}: perhaps stopped or disconnected"
         return f"{text}; the stacks above show where each worker was"
 
 
-def _ended(name: str, code: int) -> Outcome:
-    """Return the outcome of a process that ended with this code; below 0 by a signal."""
+def _outcome_of(name: str, code: int) -> Outcome:
+    """Return the outcome of a process with this exit code; below 0, that of a signal."""
     if code >= 0:
-        return Outcome(code, f"{name} ended with exit code {code}", True)
+        return Outcome(code, f"{name} exited with code {code}", True)
     why = " (by a user, or by the kernel because memory ran out)" if code == -signal.SIGKILL else ""
-    return Outcome(128 - code, f"{name} was killed by {name_of(-code)}{why}")
+    return Outcome(128 - code, f"{name} was killed by {signal_name(-code)}{why}")
 
 
 # --- Processes of this machine ---------------------------------------------------------------
 
 
-def adopt(prctl: object) -> None:
-    """Become the parent of processes whose own parents end, so that they can be ended."""
+def become_subreaper(prctl: object) -> None:
+    """Become the parent of all descendants whose parents exit, so that they can be killed."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # type: ignore[operator]
 
 
 def state_of(pid: int) -> str:
-    """Return the state of a process, a letter as of ``ps``; nothing if there is none."""
+    """Return the state of a process as a letter, as ``ps`` does; "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except OSError:
@@ -358,11 +359,14 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
-def kill_descendants(but: int = 0) -> None:
-    """Kill all children of this process but one, and theirs, which this process inherits."""
-    end = time.monotonic() + END_WAIT  # what is stuck in the kernel is left alone
+def kill_descendants(keep: int = 0) -> None:
+    """Kill all descendants of this process, except the child `keep` and its descendants.
+
+    Children of a killed process become children of this one, which is their subreaper.
+    """
+    end = time.monotonic() + SHUTDOWN_TIMEOUT  # a process in a system call may not end
     while time.monotonic() < end:
-        children = [child for child in children_of(os.getpid()) if child != but]
+        children = [child for child in children_of(os.getpid()) if child != keep]
         if not children:
             return
         for child in children:
@@ -374,7 +378,10 @@ def kill_descendants(but: int = 0) -> None:
 
 
 def remove_shared_memory() -> None:
-    """Remove MPICH's shared memory that no process has: that of a job killed in MPI_Init."""
+    """Remove files of MPICH's shared memory that no process uses.
+
+    A job that is killed in MPI_Init leaves them.
+    """
     files = {str(path) for path in Path("/dev/shm").glob("mpich_shm_*")}
     for folder in Path("/proc").glob("[0-9]*") if files else ():
         with suppress(OSError):

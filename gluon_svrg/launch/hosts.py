@@ -1,4 +1,4 @@
-"""Hosts: the machines of a job, which of them answer, and how many workers each of them gets."""
+"""The hosts of a job: which of them answer, and how many workers each of them gets."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 
 _LINE = re.compile(r"([A-Za-z0-9_][\w.-]*)(?::([1-9]\d*))?")
 _PAUSE = 2.0
-"""Seconds between two tries to reach a host."""
+"""Seconds between two attempts to reach a host."""
 _CONNECT_TIMEOUT = 10
 """Seconds that ssh may take to connect."""
-_UNREACHED = 255
-"""The exit code of ssh itself; any other is that of what it has run."""
+_SSH_FAILED = 255
+"""The exit code of ssh if it cannot connect. Otherwise ssh returns that of the remote command."""
 
 
 def read_hosts(path: Path) -> dict[str, int]:
-    """Return how many workers each host is to have, by its name.
+    """Return the number of workers of each host, by its name.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def read_hosts(path: Path) -> dict[str, int]:
     Raises
     ------
     ValueError
-        If a line is not understood, or there is none, or a host stands there twice.
+        If a line has another form, if there is no host, or if one is listed twice.
     """
     try:
         lines = path.read_text().splitlines()
@@ -46,35 +46,35 @@ def read_hosts(path: Path) -> dict[str, int]:
         match = _LINE.fullmatch(text)
         if match is None:
             raise ValueError(
-                f"{path}, line {number}: a host is 'name' or 'name:workers', got {text!r}; a user, "
-                "a port and a key belong into ~/.ssh/config"
+                f"{path}, line {number}: a host is 'name' or 'name:workers', got {text!r}; put "
+                "user, port and key into ~/.ssh/config"
             )
         if match[1] in hosts:
             raise ValueError(
-                f"{path}, line {number}: the host {match[1]!r} stands there twice; write "
+                f"{path}, line {number}: the host {match[1]!r} is listed twice; write "
                 f"'{match[1]}:2' for two workers on it"
             )
         hosts[match[1]] = int(match[2] or 1)
     if not hosts:
-        raise ValueError(f"--hosts {str(path)!r} names no host: write one on each line")
+        raise ValueError(f"--hosts {str(path)!r} has no host: write one per line")
     return hosts
 
 
 def worker_count(hosts: Mapping[str, int], all_hosts: Mapping[str, int], workers: int) -> int:
-    """Return how many of the workers of all hosts some of them take, in proportion."""
+    """Return the number of workers for a part of the hosts, in proportion to their slots."""
     return workers * sum(hosts.values()) // sum(all_hosts.values())
 
 
-def unreached(hosts: Sequence[str], ssh: str) -> dict[str, str]:
-    """Ask all hosts at once whether workers can start there; return why others cannot.
+def find_unavailable(hosts: Sequence[str], ssh: str) -> dict[str, str]:
+    """Ask all hosts at once whether workers can start there; return why some cannot, by host.
 
-    The reason begins with ``!`` if waiting does not help: ssh reaches the host, and there is not
-    the same folder or not the same Python.
+    The reason begins with ``!`` if waiting does not help: ssh connects, but the host does not have
+    the same folder or the same Python.
     """
     python, folder = shlex.quote(sys.executable), shlex.quote(os.getcwd())
     line = f"cd {folder} && exec {python} -c 'import mpi4py'"
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_TIMEOUT}"]
-    asked = {
+    processes = {
         host: subprocess.Popen(
             [ssh, *options, host, line],
             stdin=subprocess.DEVNULL,
@@ -85,36 +85,36 @@ def unreached(hosts: Sequence[str], ssh: str) -> dict[str, str]:
             start_new_session=True,
         )
         for host in hosts
-        if not is_here(host)
+        if not is_local(host)
     }
     reasons = {}
     end = time.monotonic() + 2 * _CONNECT_TIMEOUT
-    for host, process in asked.items():
+    for host, process in processes.items():
         try:
-            _, said = process.communicate(timeout=max(0.1, end - time.monotonic()))
+            _, error = process.communicate(timeout=max(0.1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
             reasons[host] = "it does not answer"
             continue
         if process.returncode:
-            last = (said.strip().splitlines() or [f"exit code {process.returncode}"])[-1].strip()
-            reasons[host] = last if process.returncode == _UNREACHED else f"!{last}"
+            last = (error.strip().splitlines() or [f"exit code {process.returncode}"])[-1].strip()
+            reasons[host] = last if process.returncode == _SSH_FAILED else f"!{last}"
     return reasons
 
 
-def wait_for(hosts: Sequence[str], ssh: str, seconds: float) -> dict[str, str]:
-    """Wait until all hosts answer, at most so long; return the reason for those who do not."""
+def wait_for_hosts(hosts: Sequence[str], ssh: str, seconds: float) -> dict[str, str]:
+    """Wait until all hosts are available; after `seconds`, return why some are not, by host."""
     end = time.monotonic() + seconds
     while True:
-        reasons = unreached(hosts, ssh)
-        is_hopeless = all(reason.startswith("!") for reason in reasons.values())
-        if is_hopeless or time.monotonic() + _PAUSE > end:
+        reasons = find_unavailable(hosts, ssh)
+        is_waiting_useless = all(reason.startswith("!") for reason in reasons.values())
+        if is_waiting_useless or time.monotonic() + _PAUSE > end:
             return {host: reason.removeprefix("!") for host, reason in reasons.items()}
         time.sleep(_PAUSE)
 
 
-def is_here(host: str) -> bool:
-    """Return whether mpiexec starts workers on this host without ssh."""
-    own = socket.gethostname()
-    return host in (own, own.partition(".")[0], "localhost", "127.0.0.1")
+def is_local(host: str) -> bool:
+    """Return whether this is the local machine, where mpiexec starts workers without ssh."""
+    name = socket.gethostname()
+    return host in (name, name.partition(".")[0], "localhost", "127.0.0.1")

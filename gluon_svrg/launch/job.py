@@ -1,4 +1,4 @@
-"""Job: attempts, one after the other, until the workers have come to their end or it is no use."""
+"""Run a script on several workers, and restart it after a failure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gluon_svrg import _compat
-from gluon_svrg.launch.attempt import Attempt, Outcome, adopt
-from gluon_svrg.launch.environment import ATTEMPT, PROGRESS_TIMEOUT, SUPERVISED
-from gluon_svrg.launch.hosts import is_here, wait_for, worker_count
-from gluon_svrg.launch.output import PATTERN, say
+from gluon_svrg.launch.attempt import Attempt, Outcome, become_subreaper
+from gluon_svrg.launch.hosts import is_local, wait_for_hosts, worker_count
+from gluon_svrg.launch.output import PREFIX, log
 from gluon_svrg.launch.signals import Signals
+from gluon_svrg.workers.supervision import ATTEMPT, PROGRESS_TIMEOUT, SUPERVISED
 
 UNAVAILABLE = 69
-"""The exit code of a job whose hosts do not answer (EX_UNAVAILABLE)."""
-_START = 20.0
-"""Seconds within which two failures in the same way count as a mistake in the script."""
-_ALLOCATIONS = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
-"""Set by queues whose hosts mpiexec finds by itself."""
-_CHECK = '"$0" -c "import mpi4py, gluon_svrg.launch.worker" || kill -9 $$; exec "$0" "$@"'
-"""Ends a worker by a signal if its host has no such Python or package: at an exit code before
-MPI_Init mpiexec waits for ever."""
+"""The exit code if too few hosts are available (EX_UNAVAILABLE)."""
+_QUICK_FAILURE = 20.0
+"""Seconds. If the script fails twice within this time after its start, with the same message, it is
+not restarted again."""
+_QUEUE_VARIABLES = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
+"""Set by queueing systems whose hosts mpiexec finds without help."""
+_CHECKED_START = '"$0" -c "import mpi4py, gluon_svrg.launch.worker" || kill -9 $$; exec "$0" "$@"'
+"""A shell command that starts a worker, or kills itself if the host lacks Python or the package:
+mpiexec would wait for ever after a normal exit before MPI_Init."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     command: list[str]
     workers: int
@@ -47,7 +48,7 @@ class Options:
 
 
 def find_mpiexec() -> str:
-    """Return the path of hydra's mpiexec: that of this environment, or of the machine.
+    """Return the path of MPICH's mpiexec, in this Python environment or else in PATH.
 
     Raises
     ------
@@ -67,21 +68,21 @@ def find_mpiexec() -> str:
 
 
 class Job:
-    """A script on several workers, started anew when it fails.
+    """A script on several workers, which is restarted when it fails.
 
     Parameters
     ----------
     options : Options
-        What is asked for.
+        The options of the command line.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._mpiexec = find_mpiexec() if self._is_mpi else ""
-        if not all(map(is_here, options.hosts)) and shutil.which(options.ssh) is None:
+        if not all(map(is_local, options.hosts)) and shutil.which(options.ssh) is None:
             raise ValueError(
-                f"--ssh {options.ssh!r} is not installed, and other hosts are reached by it: "
-                "install openssh-client, or name another program"
+                f"--ssh {options.ssh!r} is not installed, but the hosts need it: install "
+                "openssh-client, or pass another program"
             )
 
     @property
@@ -89,71 +90,72 @@ class Job:
         return self._options.workers > 1 or bool(self._options.hosts)
 
     def run(self) -> int:
-        """Run to the end and return the exit code."""
-        adopt(ctypes.CDLL(None).prctl)
+        """Run the script, with restarts if needed, and return the exit code."""
+        become_subreaper(ctypes.CDLL(None).prctl)
         signals = Signals()
         restarts = self._options.max_restarts
-        before = ""
+        last_failure = ""
         for number in itertools.count():
-            hosts = self._hosts(is_first=number == 0)
+            hosts = self._available_hosts(is_first=number == 0)
             if hosts is None:
                 return UNAVAILABLE
             begin = time.monotonic()
-            outcome = self._attempt(number, hosts, signals)
+            outcome = self._run_attempt(number, hosts, signals)
             if signals.received:
-                if outcome.code and outcome.is_by_itself:
-                    say(outcome.sentence)
-                say(
-                    "ended by a signal, and not started again: the same line goes on from the "
-                    "newest checkpoint if the script calls fit with resume='auto'"
+                if outcome.code and outcome.is_script_failure:
+                    log(outcome.message)
+                log(
+                    "stopped by a signal; the same command continues from the newest checkpoint "
+                    "if the script calls fit with resume='auto'"
                 )
                 return 128 + signals.received[0]
             if outcome.code == 0:
                 return 0
-            is_quick = outcome.is_by_itself and time.monotonic() - begin < _START
-            last, before = before, _without_processes(outcome.sentence) if is_quick else ""
-            if number == restarts or (before and before == last):
+            is_quick = outcome.is_script_failure and time.monotonic() - begin < _QUICK_FAILURE
+            failure = _without_numbers(outcome.message) if is_quick else ""
+            if number == restarts or (failure and failure == last_failure):
                 return self._give_up(outcome, number)
-            say(outcome.sentence, is_cause=True)
-            say(f"everything is started again: restart {number + 1} of at most {restarts}")
+            last_failure = failure
+            log(outcome.message, is_cause=True)
+            log(f"restarting all workers: restart {number + 1} of at most {restarts}")
         raise AssertionError("a count has no end")
 
     def _give_up(self, outcome: Outcome, number: int) -> int:
         if number < self._options.max_restarts:
-            reason = "it has failed twice in the same way, so it is not started again"
+            reason = "not restarted, because it failed twice in the same way"
         elif number == 0:
-            reason = "it is not started again: --max-restarts is 0"
+            reason = "not restarted, because --max-restarts is 0"
         else:
-            reason = f"no restart is left of --max-restarts {number}"
-        say(reason)
-        say(outcome.sentence, is_cause=True)
+            reason = f"not restarted, because --max-restarts {number} is reached"
+        log(reason)
+        log(outcome.message, is_cause=True)
         return outcome.code
 
-    def _hosts(self, *, is_first: bool) -> dict[str, int] | None:
-        """Return the hosts that answer; None if they are too few."""
+    def _available_hosts(self, *, is_first: bool) -> dict[str, int] | None:
+        """Return the available hosts with their slots; None if they are too few."""
         options = self._options
         hosts = dict(options.hosts)
-        # A host that refuses costs no restart.
-        reasons = wait_for([*hosts], options.ssh, options.wait)
+        # Waiting for a host does not count as a restart.
+        reasons = wait_for_hosts([*hosts], options.ssh, options.wait)
         for host, reason in reasons.items():
-            say(f"{host} cannot start workers: {reason}")
+            log(f"{host} cannot start workers: {reason}")
             del hosts[host]
         if not reasons:
             return hosts
         workers = worker_count(hosts, options.hosts, options.workers)
-        least = options.min_workers
-        if is_first or least is None or workers < max(1, least):
-            say(
+        min_workers = options.min_workers
+        if is_first or min_workers is None or workers < max(1, min_workers):
+            log(
                 f"{len(hosts)} of {len(options.hosts)} hosts can start workers after "
                 f"{options.wait:g} s (--wait)"
-                + ("" if least is None else f", which is {workers} of --min-workers {least}"),
+                + ("" if min_workers is None else f": {workers} of --min-workers {min_workers}"),
                 is_cause=True,
             )
             return None
-        say(f"the job goes on with {workers} workers on {', '.join(hosts)}")
+        log(f"continuing with {workers} workers on {', '.join(hosts)}")
         return hosts
 
-    def _attempt(self, number: int, hosts: Mapping[str, int], signals: Signals) -> Outcome:
+    def _run_attempt(self, number: int, hosts: Mapping[str, int], signals: Signals) -> Outcome:
         if signals.received:
             return Outcome(1)
         options = self._options
@@ -172,31 +174,32 @@ class Job:
             workers = options.workers
             if hosts:
                 workers = worker_count(hosts, options.hosts, workers)
-            command = self._command(hosts, workers, environment)
+            command = self._mpiexec_command(hosts, workers, environment)
         return Attempt(
             command, environment, signals, number, options.log_dir, workers=workers
         ).run()
 
-    def _command(
+    def _mpiexec_command(
         self, hosts: Mapping[str, int], workers: int, environment: dict[str, str]
     ) -> list[str]:
-        """Return the line of mpiexec."""
+        """Return the command that starts the workers."""
         options = self._options
         worker = [sys.executable, "-m", "gluon_svrg.launch.worker", *options.command]
         if hosts:
             names = ",".join(f"{host}:{slots}" for host, slots in hosts.items())
             where = ["-launcher", "ssh", "-launcher-exec", shutil.which(options.ssh) or options.ssh]
             where += ["-hosts", names]
-        elif any(name in os.environ for name in _ALLOCATIONS):
+        elif any(name in os.environ for name in _QUEUE_VARIABLES):
             where = []
         else:
             where = ["-launcher", "fork", "-rmk", "user"]
-            # Or the workers would listen to the network, though no other machine is there.
+            # Otherwise the workers would open network ports, which one machine does not need.
             environment.setdefault("UCX_TLS", "self,sm")
         if hosts or not where:
-            worker = ["/bin/sh", "-c", _CHECK, *worker]
-        return [self._mpiexec, *where, "-prepend-pattern", PATTERN, "-n", str(workers), *worker]
+            worker = ["/bin/sh", "-c", _CHECKED_START, *worker]
+        return [self._mpiexec, *where, "-prepend-pattern", PREFIX, "-n", str(workers), *worker]
 
 
-def _without_processes(sentence: str) -> str:
-    return "".join(part for part in sentence if not part.isdigit())
+def _without_numbers(message: str) -> str:
+    """Remove process numbers, to compare messages."""
+    return "".join(character for character in message if not character.isdigit())

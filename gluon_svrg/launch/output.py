@@ -1,4 +1,4 @@
-"""Output: what mpiexec hands on, put together to whole lines, each with its worker in front."""
+"""Print the output of the workers line by line, each with its worker in front."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gluon_svrg.launch.ends import MARK
+from gluon_svrg.workers.supervision import MARK
 
-PATTERN = "\x1e%r@%h\x1f"
-"""What mpiexec is to put before each piece of output: the rank and its host."""
-_PIECE = re.compile(rb"\x1e(\d+)@([^\x1e\x1f]*)\x1f")
-_UNFINISHED = re.compile(rb"\x1e[^\x1f]{0,300}\Z")
+PREFIX = "\x1e%r@%h\x1f"
+"""What mpiexec prints before each piece of output: the rank and its host."""
+_PREFIX = re.compile(rb"\x1e(\d+)@([^\x1e\x1f]*)\x1f")
+_PARTIAL_PREFIX = re.compile(rb"\x1e[^\x1f]{0,300}\Z")
 _ABORT = re.compile(
     r"Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\): application called MPI_Abort"
 )
-"""What MPICH prints for a worker that has said why it ends."""
-_LONGEST = 1 << 16
-"""Bytes after which a line that does not end is shown in parts."""
-_KEPT = 60
+"""What MPICH prints for a worker that has reported why it stops."""
+_MAX_LINE_LENGTH = 1 << 16
+"""Bytes after which an unfinished line is printed."""
+_MPIEXEC_LINES = 60
+"""Lines of mpiexec that are kept to find out why it failed."""
 
 
-def say(text: str, *, is_cause: bool = False) -> None:
-    """Print what the supervisor itself has to say; the cause of a failure stands out."""
-    begin, end = ("\x1b[1;31m", "\x1b[0m") if is_cause and sys.stderr.isatty() else ("", "")
-    write(2, "".join(f"{begin}launch: {line}{end}\n" for line in text.splitlines()).encode())
+def log(text: str, *, is_cause: bool = False) -> None:
+    """Print a message of the supervisor; the cause of a failure is printed in red."""
+    color, reset = ("\x1b[1;31m", "\x1b[0m") if is_cause and sys.stderr.isatty() else ("", "")
+    write(2, "".join(f"{color}launch: {line}{reset}\n" for line in text.splitlines()).encode())
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it, unless nobody reads any longer."""
+    """Write all of `data`; stop silently if the reader has gone."""
     with suppress(OSError):
         while data:
             data = data[os.write(descriptor, data) :]
@@ -43,49 +44,49 @@ class Output:
 
     Parameters
     ----------
-    told : callable
-        Called with rank, host and text of each line that is for the supervisor.
+    on_report : callable
+        Called with rank, host and text of each report of a worker.
     log_dir : path, optional
-        Where each worker has a file of its own.
+        The folder for one log file per worker.
     attempt : int
-        The number in the names of these files.
+        The number of restarts so far, which is part of the file names.
 
     Attributes
     ----------
-    of_mpiexec : deque of str
-        The last lines of mpiexec itself, and of ssh, which are not shown.
+    mpiexec_lines : deque of str
+        The last lines of mpiexec and ssh, which are not printed.
     timeouts : set of int
-        The ranks that have printed their stack because a step took too long.
+        The ranks that have printed their stacks because of the progress limit.
     """
 
     def __init__(
-        self, told: Callable[[int, str, str], None], log_dir: Path | None, attempt: int
+        self, on_report: Callable[[int, str, str], None], log_dir: Path | None, attempt: int
     ) -> None:
-        self.of_mpiexec: deque[str] = deque(maxlen=_KEPT)
+        self.mpiexec_lines: deque[str] = deque(maxlen=_MPIEXEC_LINES)
         self.timeouts: set[int] = set()
-        self._told, self._log_dir, self._attempt = told, log_dir, attempt
+        self._on_report, self._log_dir, self._attempt = on_report, log_dir, attempt
         self._logs: dict[int, int] = {}
-        self._streams = {1: _Stream(self._take), 2: _Stream(self._take)}
+        self._streams = {1: _LineSplitter(self._print_line), 2: _LineSplitter(self._print_line)}
 
     def feed(self, descriptor: int, data: bytes) -> None:
-        """Take some bytes of mpiexec's standard output (1) or standard error (2)."""
+        """Add bytes that mpiexec has written to standard output (1) or standard error (2)."""
         self._streams[descriptor].feed(descriptor, data)
 
     def close(self) -> None:
-        """Show lines that have no end, and close the files."""
+        """Print unfinished lines, and close the log files."""
         for descriptor, stream in self._streams.items():
-            stream.end(descriptor)
+            stream.flush(descriptor)
         for log in self._logs.values():
             os.close(log)
 
-    def _take(self, descriptor: int, rank: int, host: str, line: bytes) -> None:
+    def _print_line(self, descriptor: int, rank: int, host: str, line: bytes) -> None:
         text = line.decode(errors="replace")
         if rank < 0:
             if text.strip():
-                self.of_mpiexec.append(text.strip())
+                self.mpiexec_lines.append(text.strip())
             return
         if text.startswith(MARK):
-            self._told(rank, host, text[1:])
+            self._on_report(rank, host, text[1:])
             return
         if _ABORT.match(text):
             return
@@ -99,30 +100,30 @@ class Output:
                 try:
                     self._logs[rank] = os.open(path, flags, 0o666)
                 except OSError as error:
-                    say(f"{path} cannot be written: {error.strerror}")
+                    log(f"{path} cannot be written: {error.strerror}")
                     self._logs[rank] = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             write(self._logs[rank], line + b"\n")
 
 
-class _Stream:
-    """Puts pieces of output together to lines.
+class _LineSplitter:
+    """Joins pieces of output to lines.
 
-    mpiexec puts `PATTERN` before each line, and before each part of a line if a worker writes it in
-    parts. Without it, after the end of a line, mpiexec speaks for itself: rank -1.
+    mpiexec prints `PREFIX` before each line, and before each part of a line that a worker writes in
+    parts. Text without a prefix at the beginning of a line is from mpiexec itself: rank -1.
     """
 
-    def __init__(self, take: Callable[[int, int, str, bytes], None]) -> None:
-        self._take = take
+    def __init__(self, on_line: Callable[[int, int, str, bytes], None]) -> None:
+        self._on_line = on_line
         self._rest = b""
         self._owner = (-1, "")
         self._lines: dict[tuple[int, str], bytes] = {}
 
     def feed(self, descriptor: int, data: bytes) -> None:
         data = self._rest + data
-        unfinished = _UNFINISHED.search(data)
-        cut = unfinished.start() if unfinished else len(data)
+        partial = _PARTIAL_PREFIX.search(data)
+        cut = partial.start() if partial else len(data)
         data, self._rest = data[:cut], data[cut:]
-        texts = _PIECE.split(data)
+        texts = _PREFIX.split(data)
         self._add(descriptor, texts[0])
         for rank, host, text in zip(texts[1::3], texts[2::3], texts[3::3], strict=True):
             self._owner = (int(rank), host.decode(errors="replace"))
@@ -136,14 +137,14 @@ class _Stream:
             if end:
                 line = line.removesuffix(b"\r")
                 self._owner = (-1, "")
-            if end or len(line) > _LONGEST:
-                # A bar is drawn over and over from the begin of the line: its last state is shown.
-                self._take(descriptor, *owner, line.rpartition(b"\r")[2])
+            if end or len(line) > _MAX_LINE_LENGTH:
+                # Only the last state of a progress bar, which redraws its line after "\r".
+                self._on_line(descriptor, *owner, line.rpartition(b"\r")[2])
             elif line:
                 self._lines[owner] = line
 
-    def end(self, descriptor: int) -> None:
+    def flush(self, descriptor: int) -> None:
         self._add(descriptor, self._rest)
         for owner, line in self._lines.items():
-            self._take(descriptor, *owner, line.rpartition(b"\r")[2])
+            self._on_line(descriptor, *owner, line.rpartition(b"\r")[2])
         self._lines.clear()

@@ -1,4 +1,4 @@
-"""Signals: what the supervisor is sent, and what wakes it."""
+"""The signals that the supervisor receives."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import FrameType
 
 
 class Signals:
-    """Records Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, and makes a descriptor readable at any signal.
+    """Records Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, and wakes a selector at any signal.
 
-    The end of a child process is one, too, so that it is seen at once. A signal that is ignored
-    when the supervisor starts stays ignored: ``nohup`` and shell scripts do that.
+    SIGCHLD wakes it, too, so that the exit of a child process is noticed at once. A signal that is
+    ignored when the supervisor starts, as after ``nohup``, stays ignored.
 
     Attributes
     ----------
     received : list of int
-        The signals, in their order.
+        The signals, in the order of their arrival.
     """
 
     def __init__(self) -> None:
@@ -29,24 +29,24 @@ class Signals:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._note)
+                signal.signal(number, self._record)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after a signal."""
         return self._read
 
     def clear(self) -> None:
-        """Wait for the next one."""
+        """Make the descriptor wait for the next signal."""
         with suppress(BlockingIOError):
             while os.read(self._read, 4096):
                 pass
 
-    def _note(self, number: int, _: FrameType | None) -> None:
+    def _record(self, number: int, _: FrameType | None) -> None:
         self.received.append(number)
 
 
-def name_of(number: int) -> str:
-    """Return a signal's name."""
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGTERM."""
     with suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"

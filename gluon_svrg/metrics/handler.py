@@ -73,6 +73,7 @@ class MetricHandler(
     """
 
     state_key = "metrics"
+    supports_workers = True
 
     def __init__(
         self,

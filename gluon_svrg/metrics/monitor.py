@@ -8,13 +8,11 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import mxnet as mx
 from gluon_svrg.metrics.setup import SPLITS, renamed_metrics
-
-if TYPE_CHECKING:
-    from gluon_svrg.events import Run
+from gluon_svrg.run import Run
 
 _Key = TypeVar("_Key")
 

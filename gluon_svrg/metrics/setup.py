@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg._mxnet import suggested_metric
+from gluon_svrg.run import Run
 from mxnet.metric import EvalMetric
-
-if TYPE_CHECKING:
-    from gluon_svrg.events import Run
 
 Metric: TypeAlias = EvalMetric | str | Callable[..., Any]
 """A metric, the name of one of MXNet's, or a function of label and output, both NumPy arrays."""

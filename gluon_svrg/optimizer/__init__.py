@@ -1,9 +1,4 @@
-"""AdamW, LARS, MARS, NAG, Signum, and a base class: MXNet 2's contract on MXNet 1.9.1.
-
-A server of a dist kvstore unpickles an optimizer, and so imports this package, in the middle of
-its own ``import mxnet``, which never ends there. The modules therefore import the submodules of
-MXNet that they need, and nothing that MXNet defines later in that import, such as Gluon.
-"""
+"""AdamW, LARS, MARS, NAG, Signum, and a base class: MXNet 2's contract on MXNet 1.9.1."""
 
 from gluon_svrg.optimizer.adamw import AdamW
 from gluon_svrg.optimizer.lars import LARS

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mxnet.gluon import Block
+from mxnet.gluon import Block, nn
 
 
 def exclude_from_decay(net: Block) -> list[str]:
@@ -32,9 +29,6 @@ def exclude_from_decay(net: Block) -> list[str]:
     P. Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017. X. Jia et
     al., "Highly scalable deep learning training system with mixed-precision", 2018.
     """
-    # Not at the top: a server of a dist kvstore cannot import Gluon.
-    from mxnet.gluon import nn
-
     normalisations = (nn.BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm)
     names = set()
 

@@ -111,7 +111,7 @@ class Optimizer(mxnet_optimizer.Optimizer):
     # Not MXNet's registry: `mx.optimizer.create` still makes MXNet's own LARS and Signum.
     opt_registry: ClassVar[dict[str, type[mxnet_optimizer.Optimizer]]] = {}
 
-    _counted: frozenset[int] = frozenset()  # whose updates are counted before the step under way
+    _counted: frozenset[int] = frozenset()  # indices whose updates are already counted in this step
 
     # The order is MXNet 2's, so all of them may be given by position.
     def __init__(
@@ -327,8 +327,7 @@ class Optimizer(mxnet_optimizer.Optimizer):
         super()._set_current_context(device_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without param_dict, whose Parameters hold the arrays. The names and multipliers in it are
-        # copied, or a dist_sync server would not know them.
+        # Without param_dict, whose Parameters hold the arrays. Names and multipliers are copied.
         state = super().__getstate__()
         params = self.param_dict.items()
         state["idx2name"] = {**self.idx2name, **{i: param.name for i, param in params}}

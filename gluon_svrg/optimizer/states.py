@@ -65,11 +65,16 @@ class TrainerStates:
         The content of the JSON text.
     arrays : dict of str to numpy.ndarray
         The arrays that it refers to.
+
+    Attributes
+    ----------
+    meta, arrays : dict
+        As given: together they are plain data.
     """
 
     def __init__(self, meta: dict[str, Any], arrays: dict[str, NumPyArray]) -> None:
-        self._meta = meta
-        self._arrays = arrays
+        self.meta = meta
+        self.arrays = arrays
 
     @classmethod
     def of(
@@ -116,7 +121,7 @@ class TrainerStates:
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return to_bytes(self._meta, self._arrays)
+        return to_bytes(self.meta, self.arrays)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TrainerStates:
@@ -167,30 +172,30 @@ class TrainerStates:
             return {"dict": [[new.get(key, key), value] for key, value in encoded["dict"]]}
 
         meta = {
-            **self._meta,
-            "params": [self._meta["params"][old] for old in order],
-            "states": renumbered(self._meta["states"]),
-            "update_counts": renumbered(self._meta["update_counts"]),
+            **self.meta,
+            "params": [self.meta["params"][old] for old in order],
+            "states": renumbered(self.meta["states"]),
+            "update_counts": renumbered(self.meta["update_counts"]),
         }
-        return TrainerStates(meta, self._arrays)
+        return TrainerStates(meta, self.arrays)
 
     def check(self, optimizer: mx.optimizer.Optimizer, params: list[Parameter]) -> None:
         """Raise ValueError if these are not the states of such an optimizer and parameters."""
-        saved, own = self._meta["optimizer"], class_key(optimizer)
+        saved, own = self.meta["optimizer"], class_key(optimizer)
         if saved != own:
             raise ValueError(
                 f"the states are of the optimizer {saved}, and this trainer has {own}: make the "
                 "trainer with that optimizer, or load only the weights by net.load_parameters"
             )
         scheduler = optimizer.lr_scheduler
-        saved, own_schedule = self._meta["lr_scheduler"], scheduler and class_key(scheduler)
+        saved, own_schedule = self.meta["lr_scheduler"], scheduler and class_key(scheduler)
         if saved != own_schedule:
             raise ValueError(
                 f"the states are of the lr_scheduler {saved}, and this trainer has {own_schedule}: "
                 f"make the trainer {'with such a schedule' if saved else 'without one'}, or "
                 "load only the weights by net.load_parameters"
             )
-        described = self._meta["params"]
+        described = self.meta["params"]
         if len(described) != len(params):
             raise ValueError(
                 f"the states are of {len(described)} parameters, and this trainer has "
@@ -214,11 +219,11 @@ class TrainerStates:
         self, optimizer: mx.optimizer.Optimizer, params: Sequence[Parameter]
     ) -> bool:
         """Return whether `optimizer` would make such states, nested so and of these shapes."""
-        for index, encoded in self._meta["states"]["dict"]:
+        for index, encoded in self.meta["states"]["dict"]:
             if _mxnet.has_data(params[index]):
                 weight = _mxnet.as_legacy(_mxnet.list_data(params[index])[0])
                 new = optimizer.create_state_multi_precision(index, weight)
-                if _form_of(new) != _form_of_encoded(encoded, self._arrays):
+                if _form_of(new) != _form_of_encoded(encoded, self.arrays):
                     return False
         return True
 
@@ -238,13 +243,13 @@ class TrainerStates:
         DamagedError
             If a saved value is not valid for its attribute; nothing is changed then.
         """
-        attributes = self._attributes(self._meta["attributes"], optimizer, contexts[0])
-        schedules = [(optimizer.lr_scheduler, self._meta["schedule"])]
-        saved = self._meta.get("nested_schedules", {})  # version 0.8 has none
+        attributes = self._attributes(self.meta["attributes"], optimizer, contexts[0])
+        schedules = [(optimizer.lr_scheduler, self.meta["schedule"])]
+        saved = self.meta.get("nested_schedules", {})  # version 0.8 has none
         own = nested_schedules(optimizer.lr_scheduler)
         schedules += [(own[place], saved[place]) for place in own if place in saved]
         values = [self._attributes(value, owner, contexts[0]) for owner, value in schedules]
-        counts = decode(self._meta["update_counts"], self._arrays, contexts[0])
+        counts = decode(self.meta["update_counts"], self.arrays, contexts[0])
         if not all(isinstance(n, numbers.Integral) for pair in dict(counts).items() for n in pair):
             raise DamagedError(f"its counts of updates are {reprlib.repr(counts)}")
         vars(optimizer).update({k: v for k, v in attributes.items() if k not in keep})
@@ -258,7 +263,7 @@ class TrainerStates:
         self, saved: Mapping[str, Any], owner: object, context: mx.Context
     ) -> dict[str, Any]:
         """Return the saved attributes of `owner`: data, and a number where it has a number."""
-        values = {k: decode(v, self._arrays, context) for k, v in saved.items()}
+        values = {k: decode(v, self.arrays, context) for k, v in saved.items()}
         for key, value in values.items():
             # None stands for no number, as clip_gradient.
             is_number = isinstance(vars(owner).get(key, ""), numbers.Number | None)
@@ -272,7 +277,7 @@ class TrainerStates:
 
     def updater_states(self) -> dict[int, Any]:
         """Return new states of the parameters, by index; an Updater moves them to its device."""
-        states: dict[int, Any] = decode(self._meta["states"], self._arrays, mx.cpu())
+        states: dict[int, Any] = decode(self.meta["states"], self.arrays, mx.cpu())
         return states
 
 
@@ -337,13 +342,7 @@ def names_by_structure(net: Block, params: Iterable[Parameter]) -> dict[str, str
 
 
 def trainer_states(trainer: Trainer) -> TrainerStates:
-    """Return the states of `trainer`, any `gluon.Trainer`.
-
-    Raises
-    ------
-    RuntimeError
-        If the servers of a dist kvstore run the optimizer, because they hold its states.
-    """
+    """Return the states of `trainer`, any `gluon.Trainer`."""
     updater, *_ = _mxnet.updaters_in_use(trainer)
     params = _mxnet.parameters_of(trainer)
     return TrainerStates.of(_mxnet.optimizer_of(trainer), updater.states, params)
@@ -381,11 +380,8 @@ def load_states(
 
 
 def refresh_kvstore(trainer: Trainer) -> None:
-    """Give the current weights to a kvstore that runs the optimizer; the states stay.
-
-    The servers of a dist kvstore cannot be updated: they keep the weights of the last step.
-    """
-    if not _mxnet.has_kvstore_that_updates(trainer) or _mxnet.is_run_by_servers(trainer):
+    """Give the current weights to a kvstore that runs the optimizer; the states stay."""
+    if not _mxnet.has_kvstore_that_updates(trainer):
         return
     states = trainer_states(trainer)
     _mxnet.forget_kvstore(trainer)

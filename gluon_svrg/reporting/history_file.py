@@ -27,6 +27,7 @@ from gluon_svrg.events import (
 )
 from gluon_svrg.files import make_folder, write_whole
 from gluon_svrg.reporting.history import History
+from gluon_svrg.run import Row
 from gluon_svrg.workers.process import is_restart
 
 
@@ -92,7 +93,7 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
         self.priority = float(priority)
         self._is_table = self.path.suffix.lower() == ".csv"
         # What is in the file: this number of rows of this history, under these columns.
-        self._history: History | None = None
+        self._history: list[Row] | None = None
         self._rows = 0
         self._columns: list[str] = []
 
@@ -182,20 +183,20 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
                 os.truncate(self.path, size)  # a full disk takes the part that fits
             raise
 
-    def _is_of(self, history: History) -> bool:
+    def _is_of(self, history: list[Row]) -> bool:
         """Return whether the file holds exactly the beginning of this history."""
         return (
             bool(history) and self.path.exists() and self.path.read_bytes() == self._text(history)
         )
 
-    def _write_all(self, history: History) -> None:
+    def _write_all(self, history: list[Row]) -> None:
         if history:
             write_whole(self.path, self._text(history))
         else:
             self._columns = []
             self.path.unlink(missing_ok=True)
 
-    def _text(self, history: History) -> bytes:
+    def _text(self, history: list[Row]) -> bytes:
         self._columns = History(history).names()
         lines = [self._line(row) for row in history]
         if self._is_table:

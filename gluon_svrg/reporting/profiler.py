@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from os.path import realpath
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gluon_svrg.arguments import check_integer, check_path
 from gluon_svrg.checkpoint.handler import CheckpointHandler
 from gluon_svrg.events import (
     EventHandler,
     ExceptionRaised,
+    HandlerList,
     HasExclusiveTasks,
     Order,
     RequiresRun,
@@ -64,11 +65,11 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, 
     Parameters
     ----------
     epochs : int or iterable of int, optional
-        Which epochs are profiled, from 0; by default all. The first one of a run pays for what
+        The epochs to profile, from 0; by default all. The first one of a run includes what
         MXNet sets up once.
     synchronize : bool
         Whether each phase waits for MXNet. If not, nothing is slowed down, and a phase has the time
-        that Python spends in it: computations count where somebody waits for their results.
+        that Python spends in it: computations count in the phase that waits for their results.
     trace : str or path, optional
         A ``.json`` file for the trace: MXNet's operators by thread, and the phases, for
         ``chrome://tracing`` or https://ui.perfetto.dev. MXNet has one profiler
@@ -153,7 +154,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, 
             return
         if self.trace is not None:
             _check_file(self.trace, self.overwrite)
-        estimator.handlers.interceptor = self._observe
+        cast(HandlerList, estimator.handlers).interceptor = self._observe
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Log the table."""
@@ -179,7 +180,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, 
             self._tracing.cancel()
             self._tracing = None
         if getattr(estimator, "handlers", None) is not None:
-            estimator.handlers.interceptor = None
+            cast(HandlerList, estimator.handlers).interceptor = None
 
     def table(self) -> str:
         """Return the phases of all profiled epochs as text, with their shares."""
@@ -279,7 +280,7 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, 
 
     def _end(self, estimator: Run) -> None:
         """End the last epoch, and no longer listen."""
-        estimator.handlers.interceptor = None
+        cast(HandlerList, estimator.handlers).interceptor = None
         clock, self._clock = self._clock, None
         if clock is not None:
             if self._tracing is not None:
@@ -295,6 +296,8 @@ class ProfilerHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, 
 
 def _phase_of(handler: EventHandler, event: str) -> str:
     phase = next((phase for kind, phase in _OF_HANDLERS if isinstance(handler, kind)), "other")
+    if event == "evaluate":
+        return "validation"
     return "full pass" if phase == "correction" and event == "epoch_begin" else phase
 
 

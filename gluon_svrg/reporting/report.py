@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.reporting.curves import (
@@ -19,12 +20,10 @@ from gluon_svrg.reporting.curves import (
     epochs_of,
     panels_of,
 )
+from gluon_svrg.reporting.history import History
 from gluon_svrg.reporting.text_table import cell
 from gluon_svrg.reporting.timings import PHASES
 from gluon_svrg.reporting.versions import versions
-
-if TYPE_CHECKING:
-    from gluon_svrg.reporting.result import FitResult
 
 # On a dark ground the first colour is the palette's sky blue and the second one its orange.
 _DARK = ("#56B4E9", "#E69F00", "#2FBF96", "#E08FBF", "#F0E442", "#5C9CFF", "#FFFFFF")
@@ -106,10 +105,27 @@ pre { background: var(--shade); padding: .6em .9em; border-radius: 6px; overflow
 """
 
 
-def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> str:
-    """Return the page of a run: see :meth:`gluon_svrg.FitResult.report`."""
-    history = result.history
-    parts = [*_opening_of(result)]
+def report_of(
+    title: str,
+    details: Mapping[str, object],
+    *,
+    ended: str,
+    length: str,
+    began: datetime | None,
+    seconds: float,
+    resumed_from: str,
+    history: History,
+    profile: History,
+    settings: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return the page of a run: see :meth:`gluon_svrg.FitResult.report`, and its attributes."""
+    parts = [*_opening_of(ended, length, began, seconds)]
+    if resumed_from:
+        parts.append(
+            f'<p class="quiet">It continued from the checkpoint {_text(resumed_from)}.</p>'
+        )
+    if broken := broken_off(history):
+        parts.append(f"<p>Cut short: {_text(broken)}.</p>")
     groups = {name: value for name, value in details.items() if isinstance(value, Mapping)}
     single = {name: value for name, value in details.items() if name not in groups}
     if single:
@@ -124,14 +140,14 @@ def report_of(result: FitResult, title: str, details: Mapping[str, object]) -> s
             parts.append(f"<p>The same in all epochs: {_text(constants)}.</p>")
         figures = [_figure_of(panel, epochs_of(history)) for panel in panels]
         parts += ['<div class="grid">', *figures, "</div>"]
-        parts += ["<h2>Where the time went</h2>", *_time_of(result)]
+        parts += ["<h2>Where the time went</h2>", *_time_of(history, profile)]
         # The metrics are what one looks for: on a phone only the first columns can be seen.
         names = sorted(history.names(), key=lambda name: (name != "epoch", not _is_metric(name)))
         rows = [{_heading(name): row.get(name) for name in names} for row in history]
         parts += ["<h2>Epochs</h2>", table("Epochs", rows)]
-    if result.settings or groups:
+    if settings or groups:
         parts += ["<h2>Configuration</h2>", '<div class="cards">']
-        parts += [*map(_card, groups, groups.values()), *_cards_of(result.settings), "</div>"]
+        parts += [*map(_card, groups, groups.values()), *_cards_of(settings), "</div>"]
     parts += ["<h2>Environment</h2>", table_of_pairs("Environment", versions())]
     return page(title, parts)
 
@@ -251,18 +267,13 @@ def _scrolling(title: str, content: Sequence[str], kind: str) -> str:
     )
 
 
-def _opening_of(result: FitResult) -> Iterable[str]:
-    reason = result.ended
-    reason = reason[0].upper() + reason[1:]
-    yield f"<p><strong>{_text(reason)}</strong>: {_text(result.length)}.</p>"
-    if result.began is not None:
-        began = f"{result.began:%Y-%m-%d %H:%M:%S} {result.began.tzname()}"
-        took = duration(result.seconds)
-        yield f'<p class="quiet">This call of fit began at {_text(began)} and took {took}.</p>'
-    if result.resumed_from:
-        yield f'<p class="quiet">It continued from the checkpoint {_text(result.resumed_from)}.</p>'
-    if broken := broken_off(result.history):
-        yield f"<p>Cut short: {_text(broken)}.</p>"
+def _opening_of(ended: str, length: str, began: datetime | None, seconds: float) -> Iterable[str]:
+    reason = ended[0].upper() + ended[1:]
+    yield f"<p><strong>{_text(reason)}</strong>: {_text(length)}.</p>"
+    if began is not None:
+        when = f"{began:%Y-%m-%d %H:%M:%S} {began.tzname()}"
+        took = duration(seconds)
+        yield f'<p class="quiet">This call of fit began at {_text(when)} and took {took}.</p>'
 
 
 def _best_of(history: Rows) -> Iterable[dict[str, Any]]:
@@ -285,14 +296,14 @@ def _best_of(history: Rows) -> Iterable[dict[str, Any]]:
         yield row
 
 
-def _time_of(result: FitResult) -> Iterable[str]:
-    if result.profile:
-        epochs = [row["epoch"] for row in result.profile]
+def _time_of(history: History, profile: History) -> Iterable[str]:
+    if profile:
+        epochs = [row["epoch"] for row in profile]
         which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"{len(epochs)} profiled epochs"
         yield f"<p>By phase, in {_text(which)}.</p>"
-        yield _shares_of(result.profile)
+        yield _shares_of(profile)
         return
-    timed = [row for row in result.history if "seconds" in row]
+    timed = [row for row in history if "seconds" in row]
     if not timed:
         yield "<p>The history has no seconds.</p>"
         return

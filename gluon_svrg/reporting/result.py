@@ -125,5 +125,17 @@ class FitResult:
         path = Path(path)
         if current().is_first:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, report_of(self, title, details or {}).encode("utf-8", "replace"))
+            page = report_of(
+                title,
+                details or {},
+                ended=self.ended,
+                length=self.length,
+                began=self.began,
+                seconds=self.seconds,
+                resumed_from=self.resumed_from,
+                history=self.history,
+                profile=self.profile,
+                settings=self.settings,
+            )
+            write_whole(path, page.encode("utf-8", "replace"))
         return path

@@ -8,7 +8,6 @@ from gluon_svrg.svrg.gradient import BatchGradient as BatchGradient, FullGradien
 from gluon_svrg.svrg.interval import Interval as Interval
 from gluon_svrg.svrg.locks import MaskLock as MaskLock
 from gluon_svrg.svrg.rule import correct as correct
-from gluon_svrg.svrg.smoothness import Smoothness as Smoothness
 from gluon_svrg.svrg.snapshot import Snapshot as Snapshot
 from gluon_svrg.svrg.table import GradientTable as GradientTable
 from gluon_svrg.svrg.variance import (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 import mxnet as mx
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.events import Interrupted, State
-from gluon_svrg.rng import collect_rng_states, set_rng_states
+from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Run
 from gluon_svrg.svrg.coefficient import (
     Coefficient,
@@ -20,17 +20,10 @@ from gluon_svrg.svrg.coefficient import (
 )
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.svrg.interval import Interval
-from gluon_svrg.svrg.snapshot_schedule import (
-    Decision,
-    PayoffCriterion,
-    Phase,
-    RatioBounds,
-    SnapshotSchedule,
-)
+from gluon_svrg.svrg.payoff import Payoff, PayoffCriterion, Phase
+from gluon_svrg.svrg.snapshot_schedule import SnapshotSchedule
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from mxnet.ndarray import NDArray
-
-if TYPE_CHECKING:
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 
 class SVRGController:
@@ -54,8 +47,11 @@ class SVRGController:
         As for :class:`gluon_svrg.SVRGHandler`.
     sparse_correction : str
         As for :meth:`gluon_svrg.SVRGTrainer.set_control_variate`.
-    logger : logging.Logger
-        Logs each decision.
+
+    Attributes
+    ----------
+    payoff : Payoff
+        Knows whether SVRG is on; a VarianceHandler measures with it.
     """
 
     def __init__(
@@ -68,20 +64,20 @@ class SVRGController:
         criterion: PayoffCriterion,
         coefficient: Coefficient | OptimalCoefficient,
         sparse_correction: str,
-        logger: logging.Logger,
     ) -> None:
         self.trainer, self.interval, self.criterion = trainer, interval, criterion
+        self.payoff = Payoff(run, criterion, coefficient)
         self._run, self._data, self._schedule = run, data, schedule
         self._coefficient, self._sparse_correction = coefficient, sparse_correction
-        self._logger = logger
 
     @property
     def is_on(self) -> bool:
         """Whether gradients are corrected; False also after the user clears the control variate."""
-        return self.trainer.full_gradient is not None
+        return self.payoff.is_on
 
     def train_begin(self) -> None:
         """Begin a run, with the plain optimizer."""
+        self.trainer.on_clear = self._note_clear
         self.interval.masks.skip(self._schedule.num_snapshots_before(self._run.position.epoch))
         self.criterion.reset()
         self.turn_off()
@@ -119,61 +115,64 @@ class SVRGController:
         self.interval.check_batches()
         self.record_coefficient()
 
-    def on_measurement(self, ratio: RatioBounds) -> None:
-        """Act on a measurement at *batch end*: switch SVRG off, or take the due snapshot."""
-        decision = self.criterion.update(ratio, self.is_on)
-        if decision is not None:
-            self._log(decision, ratio)
-        if decision is Decision.SWITCHED_OFF:
+    def train_end(self) -> None:
+        """End the run, with the plain optimizer."""
+        self.turn_off()
+        self.trainer.on_clear = None
+
+    def follow_payoff(self) -> None:
+        """Do at *batch end* what the measurement there has decided: end SVRG, or begin it."""
+        if self.criterion.phase is Phase.OFF and self.is_on:
             self.record_coefficient()
             self.interval.break_off()
             self.trainer.clear_control_variate()
-        self.take_due_snapshot(extra_batches=1)
-
-    def take_due_snapshot(self, extra_batches: int = 0) -> bool:
-        """Take the snapshot that the trial of this epoch has decided on; return whether it was due.
-
-        If a stop interrupts the full pass, the snapshot stays due, and a resume takes it. If the
-        epoch has no more batches, the next one begins with it.
-
-        Parameters
-        ----------
-        extra_batches : int
-            How many more batches count as done: 1 at *batch end*.
-        """
-        position, length = self._run.position, self._data.num_batches or 1
-        fraction = (position.batch_in_epoch + extra_batches) / length
-        has_batches = position.is_in_epoch and not position.is_trained
-        is_due = self.criterion.phase is Phase.DUE and has_batches
-        # Nor if the run ends with this batch.
-        if not is_due or fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
-            return False
-        rng_states = collect_rng_states()
-        try:
-            self._take_snapshot(self.next_coefficient(extra_batches), fraction)
-        except Interrupted:
-            set_rng_states(rng_states)
-        else:
-            # Plain gradients that wait for an accumulated step are right as they are.
-            self.trainer.is_corrected = self.trainer.has_waiting_gradient()
-            self.record_coefficient()
-        return True
+        with suppress(Interrupted):  # the run ends with this batch, and a resume takes the snapshot
+            self._take_due_snapshot(extra_batches=1)
 
     def take_interrupted_snapshot(self) -> None:
-        """Take the snapshot that a stop has interrupted, in the run before a resume.
+        """Take the snapshot that a stop has interrupted in the run before the resume.
 
         Raises
         ------
         Interrupted
             If a stop interrupts it again.
         """
-        if self.criterion.phase is Phase.DUE:
-            self.take_due_snapshot()
-            if self.criterion.phase is Phase.DUE:
-                raise Interrupted
+        self._take_due_snapshot()
+
+    def _take_due_snapshot(self, extra_batches: int = 0) -> None:
+        """Take the snapshot that the trial of this epoch has decided on, if it is due.
+
+        If a stop interrupts the full pass, the snapshot stays due. If the epoch has no more
+        batches, the next one begins with it.
+
+        Parameters
+        ----------
+        extra_batches : int
+            How many more batches count as done: 1 at *batch end*.
+        """
+        if self.criterion.phase is not Phase.DUE:
+            return
+        fraction = (self._run.position.batch_in_epoch + extra_batches) / (
+            self._data.num_batches or 1
+        )
+        # Nor if the run ends with this batch.
+        if fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
+            return
+        try:
+            with restoring_rng_on(Interrupted):
+                self._take_snapshot(self.next_coefficient(extra_batches), fraction)
+        except Interrupted:
+            self.interval.lock_data(self._data)  # as in the trial: the same samples come again
+            raise
+        # Plain gradients that wait for an accumulated step are right as they are.
+        self.trainer.is_corrected = self.trainer.has_waiting_gradient()
+        self.record_coefficient()
 
     def next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
-        """Return the coefficient of a snapshot that is taken now."""
+        """Return the coefficient of a snapshot that is taken now.
+
+        It is one for the whole epoch, also if the snapshot is taken in the middle of it.
+        """
         return coefficient_at(self._coefficient, self._run.completed_fraction(extra_batches))
 
     def record_coefficient(self) -> None:
@@ -194,21 +193,11 @@ class SVRGController:
         if coefficient != 0:
             full_gradient = self.interval.begin(self._data, self._run.position.epoch)
             self.trainer.set_control_variate(full_gradient, coefficient, self._sparse_correction)
+            self.payoff.interval = self.interval
         self.criterion.snapshot_taken(fraction_done)
 
-    def _log(self, decision: Decision, ratio: RatioBounds) -> None:
-        is_off = decision in (Decision.SWITCHED_OFF, Decision.NOT_SWITCHED_ON)
-        epoch = self.criterion.next_recheck() if is_off else None
-        self._logger.info(
-            "epoch %d, %.3g %%: %s: the variance ratio, averaged over the epoch, is %.3g, %s%s%s",
-            ratio.epoch,
-            100 * ratio.fraction_done,
-            decision.value,
-            ratio.lower,
-            self.criterion.reason(decision, ratio.lower),
-            "; the plain optimizer continues" if is_off else "",
-            "" if epoch is None else f"; next measurement in epoch {epoch}",
-        )
+    def _note_clear(self) -> None:
+        self.payoff.interval = None
 
     def state_dict(self, names: Mapping[str, str]) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table.
@@ -267,6 +256,7 @@ class SVRGController:
             return
         coefficient = resumed_coefficient(self._coefficient, state["coefficient"])
         self.trainer.restore_control_variate(full_gradient, coefficient, self._sparse_correction)
+        self.payoff.interval = self.interval
         if isinstance(coefficient, OptimalCoefficient):
             coefficient.load_state_dict(state["coefficient"], contexts)
         self.trainer.is_corrected = state["is_corrected"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import mxnet as mx
 from gluon_svrg.arrays.nested import tree_leaves
@@ -18,11 +18,9 @@ from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.locks import MaskLock
 from gluon_svrg.svrg.snapshot import Snapshot
 from gluon_svrg.svrg.table import GradientTable
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import Workers
 from tqdm.auto import tqdm
-
-if TYPE_CHECKING:
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 IndexedBatch = tuple[int, object]
 """A batch with its index."""

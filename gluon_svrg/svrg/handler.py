@@ -7,14 +7,14 @@ from typing import Any
 from gluon_svrg import _mxnet, events
 from gluon_svrg.arguments import explains_unknown
 from gluon_svrg.batch.backward import backward_of, shape_inference_of
-from gluon_svrg.data.sharding import shard
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
 from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
 from gluon_svrg.svrg.controller import SVRGController
 from gluon_svrg.svrg.interval import check_interval_options
-from gluon_svrg.svrg.snapshot_schedule import PayoffCriterion, SnapshotSchedule
+from gluon_svrg.svrg.payoff import PayoffCriterion
+from gluon_svrg.svrg.snapshot_schedule import SnapshotSchedule
 from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
 from gluon_svrg.svrg.trainer import require_svrg_trainer
 from gluon_svrg.svrg.variance_handler import VarianceHandler
@@ -31,7 +31,6 @@ class SVRGHandler(
     events.ExceptionRaised,
     events.Stateful,
     events.RequiresHandlers,
-    events.AddsPasses,
     events.HasExclusiveTasks,
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
@@ -65,7 +64,7 @@ class SVRGHandler(
         and on again if that of the next is at most half of it. Needs this package's Estimator,
         which measures the ratio. The epoch of the first snapshot begins with the plain optimizer:
         the full pass follows within its first third, or not at all if the ratio is too large
-        (:class:`gluon_svrg.svrg.snapshot_schedule.PayoffCriterion`).
+        (:class:`gluon_svrg.svrg.payoff.PayoffCriterion`).
     recheck_every_n_epochs : int, optional
         Measure again every n epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'
@@ -137,36 +136,6 @@ class SVRGHandler(
         """Return the required handlers: a VarianceHandler, if `max_variance_ratio` is set."""
         return [] if self.max_variance_ratio is None else [VarianceHandler]
 
-    def extra_passes(self) -> list[str]:
-        """Return how many passes per sample SVRG adds to the training's own, for the summary."""
-        if self.coefficient == 0:
-            return ["SVRG adds none: its coefficient is 0"]
-        every, lines = self.update_freq, []
-        for has_table in (True, False):
-            if self.gradient_table not in ("auto", has_table):
-                continue
-            others = 0 if has_table else 1  # the gradient of each batch at the snapshot
-            line = f"SVRG adds with{'' if has_table else 'out'} a gradient table: {others + 1}"
-            if every > 1:
-                line += (
-                    f" in an epoch with a snapshot (one in {every}), {others} in the others: "
-                    f"{others + 1 / every:.3g} on average"
-                )
-            lines.append(line)
-        if self.gradient_table == "auto":
-            lines.append(
-                "the log of the first snapshot says whether gradient_table='auto' takes one"
-            )
-        if self.start_epoch or self.stop_epoch is not None:
-            last = "" if self.stop_epoch is None else f" to {self.stop_epoch - 1}"
-            lines.append(
-                f"SVRG is on in the epochs from {self.start_epoch}{last} (counted from 0), and "
-                "adds none in the others"
-            )
-        if callable(self.coefficient):
-            lines.append("SVRG adds none while its coefficient, a schedule, is 0")
-        return lines
-
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check trainer and data, and begin with the plain optimizer."""
         trainer = require_svrg_trainer(estimator)
@@ -174,7 +143,7 @@ class SVRGHandler(
             trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
         )
         self._run = run = estimator
-        data = shard(run.data, run.workers, run.batch_axis)
+        data = run.data
         if self.sparse_correction == "sparse" and self.coefficient != 0:
             warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
         self.interval = Interval(
@@ -201,7 +170,6 @@ class SVRGHandler(
             self.criterion,
             self.coefficient,
             self.sparse_correction,
-            estimator.logger,
         )
         self._controller.train_begin()
         meters = [handler for handler in run.handlers if isinstance(handler, VarianceHandler)]
@@ -228,7 +196,7 @@ class SVRGHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Stop correcting the trainer's gradients, and free what belongs to the run."""
         if "_controller" in vars(self):  # else an exception came before train begin
-            self._controller.turn_off()
+            self._controller.train_end()
             self.interval.release()
             del self._controller, self._run
 

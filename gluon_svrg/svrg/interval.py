@@ -6,7 +6,6 @@ import logging
 import numbers
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gluon_svrg import _mxnet
 from gluon_svrg.arrays.batch import Batch, is_empty
@@ -15,9 +14,11 @@ from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.arrays.row_sparse import are_close, max_abs_values
 from gluon_svrg.batch import backward as run_backward
 from gluon_svrg.batch.backward import as_backward
-from gluon_svrg.data.data_iter import as_pair, check_has_no_padding
-from gluon_svrg.data.shared_batches import loop_of
-from gluon_svrg.data.training_data import TrainingData, training_data
+from gluon_svrg.data.training_data import (
+    TrainingData,
+    check_is_no_data_iter,
+    training_data,
+)
 from gluon_svrg.events import Interrupted, State
 from gluon_svrg.svrg.collective import infer_shapes_together
 from gluon_svrg.svrg.full_pass import FullPass, IndexedBatch
@@ -26,11 +27,9 @@ from gluon_svrg.svrg.locks import AugmentationLock, MaskLock
 from gluon_svrg.svrg.row_correction import check_sparse_correction
 from gluon_svrg.svrg.snapshot import BackwardFunction, Snapshot
 from gluon_svrg.svrg.table import GradientTable, TablePolicy
+from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers import Workers, current
 from mxnet import gluon
-
-if TYPE_CHECKING:
-    from gluon_svrg.svrg.trainer import SVRGTrainer
 
 
 class Interval:
@@ -41,7 +40,8 @@ class Interval:
     batches repeat, a table of the full pass's gradients. A loop by hand::
 
         interval = gs.svrg.Interval(net, backward)
-        batches = gs.data.share(train_data)
+        batches = gs.data.shard(train_data)
+        trainer.synchronize(net)
         for epoch in range(10):
             trainer.set_control_variate(interval.begin(batches))
             for index, batch in enumerate(batches):
@@ -52,10 +52,9 @@ class Interval:
             interval.check()
 
     `index` is the batch's number in the epoch; batches of an ArrayLoader have an index themselves.
-    Layers without a shape infer it from the first batch. `train_data` may be an
-    ``mx.io.DataIter``: `backward` gets its batches with ``batch.data`` and ``batch.label``, also in
-    the full pass, and the loop calls ``train_data.reset()`` before each epoch, after :meth:`begin`.
-    After :meth:`end` the data may shuffle and augment again.
+    Layers without a shape infer it from the first batch. With an ``mx.io.DataIter``,
+    :func:`gluon_svrg.data.shard` makes pairs (data, label) of the batches, for the full pass and
+    the loop. After :meth:`end` the data may shuffle and augment again.
 
     Parameters
     ----------
@@ -210,10 +209,9 @@ class Interval:
         RuntimeError
             If :meth:`begin` was not called.
         ValueError
-            If the batch has no index, or samples that only fill it up.
+            If the batch has no index.
         """
         self._check_has_begun()
-        check_has_no_padding(batch)
         self._prepared = _index_of(batch, index, self._has_batch_index)
         self.masks.lock(self._prepared)
 
@@ -234,7 +232,6 @@ class Interval:
             If the table does not hold the batch, or holds another gradient than the network's own
             at the first step after the snapshot, when the two are the same.
         """
-        batch = loop_of(self._workers).own_part(batch)
         index = _index_of(batch, index, self._has_batch_index)
         self._check_is_prepared(index)
         gradient = self.gradient_at(batch, index)
@@ -255,7 +252,6 @@ class Interval:
         """
         self._check_has_begun()
         index = _index_of(batch, index, self._has_batch_index)
-        batch = as_pair(batch)
         self._awaits_batch = False
         if self.table is not None:
             return self.table.gradient(index, tree_leaves(batch))
@@ -283,8 +279,8 @@ class Interval:
         if self._awaits_batch:
             raise ValueError(
                 "no batch came since begin() or the last check(), so this epoch has trained "
-                "nothing: call train_data.reset() before the loop if it is a DataIter, give data "
-                "that can be iterated again, and call check() once after each epoch"
+                "nothing: give data that can be iterated again, and call check() once after each "
+                "epoch"
             )
         self._awaits_batch = bool(self.snapshot.weights)
         self.check_batches()
@@ -408,6 +404,7 @@ class Interval:
         if self._data is None or data is not self._source:
             if self._data is not None:
                 self._data.unlock()  # the former ones
+            check_is_no_data_iter(data)
             self._source = data
             self._data = training_data(data)
             self._has_batch_index = self._data.has_batch_index

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
 from gluon_svrg.arguments import check_finite, explains_unknown
-from gluon_svrg.data.shared_batches import loop_of
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
 from gluon_svrg.optimizer.owner import check_is_free, check_rate, check_still_belongs_to
@@ -40,11 +39,6 @@ from mxnet.kvstore import KVStoreBase
 from mxnet.ndarray import NDArray
 
 _logger = logging.getLogger(__name__)
-
-_STAND_IN_ADDED = (
-    "gradients are accumulated over batches of which a worker has no sample: give batches at least "
-    "as many samples as there are workers"
-)
 
 
 class SVRGTrainer(gluon.Trainer):
@@ -80,12 +74,10 @@ class SVRGTrainer(gluon.Trainer):
         Corrects the gradients; its `full_gradient` is None while they are not corrected.
     is_corrected : bool
         Whether the gradients that wait for a step are corrected.
+    on_clear : callable or None
+        Called by :meth:`clear_control_variate`; set by a method that has to know of it.
     workers : Workers
         The processes that train together.
-    data_are_divided : bool
-        Set it to True if a loop of your own gives each of several workers its own samples, in
-        another way than by :func:`gluon_svrg.data.share`; `step` then takes the number of samples
-        of all workers.
 
     Raises
     ------
@@ -100,8 +92,6 @@ class SVRGTrainer(gluon.Trainer):
     R. Johnson, T. Zhang, "Accelerating stochastic gradient descent using predictive variance
     reduction", NeurIPS 2013.
     """
-
-    data_are_divided: bool = False
 
     @explains_unknown(
         learning_rate="give optimizer_params={'learning_rate': 0.1}",
@@ -150,13 +140,12 @@ class SVRGTrainer(gluon.Trainer):
             check_distributed_arguments(self._params, update_on_kvstore, compression_params)
         self._known = self._optimizer.param_dict  # by which the optimizer knows the parameters
         self._initial_sync = InitialSync(self.workers)
-        loop_of(self.workers).join(self)
-        self._given = loop_of(self.workers).given  # up to the last step
         self.is_corrected = False
         self._is_reduced = False  # whether the gradients that wait for update() have been corrected
         self._ignores_stale = False  # in this step
         self._unused: set[str] = set()  # not reached since the last step, nor in the full pass
         self.control_variate = ControlVariate(self.workers)
+        self.on_clear: Callable[[], None] | None = None
 
     @property
     def coefficient(self) -> float:
@@ -260,6 +249,8 @@ class SVRGTrainer(gluon.Trainer):
         """Continue as a plain `gluon.Trainer`."""
         self.control_variate.clear()
         self.is_corrected = False
+        if self.on_clear is not None:
+            self.on_clear()
 
     def correct(self, snapshot_gradient: BatchGradient) -> None:
         """Correct the gradient of the batch that has just been through the backward pass.
@@ -280,7 +271,6 @@ class SVRGTrainer(gluon.Trainer):
             If no control variate is set, or if the gradient is corrected already.
         """
         self._check_can_be_corrected(snapshot_gradient)
-        self._drop_stand_in()
         params = [] if self.control_variate.is_idle else self._corrected_params()
         snapshot_scale = self._scale_of(snapshot_gradient)
         stale = self.control_variate.correct(
@@ -299,7 +289,7 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         samples : int
-            The number of samples in the batch, on all workers: the argument of `step`.
+            The number of samples that this worker has computed: the argument of `step`.
 
         Raises
         ------
@@ -311,6 +301,7 @@ class SVRGTrainer(gluon.Trainer):
                 "there is no corrected gradient: call correct() after the backward pass, and "
                 "corrected_gradient() after it, before step() or allreduce_grads()"
             )
+        samples = self._total_samples(samples)
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
         means = mean_batch_gradient(_mxnet.trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
@@ -364,8 +355,8 @@ class SVRGTrainer(gluon.Trainer):
         Parameters
         ----------
         batch_size : int
-            The number of samples. Over several workers that of the whole batch, or of this worker's
-            part of it: either way the sum of all gradients is divided by the whole batch's.
+            The number of samples that this worker has computed, normally ``len(loss)``. Over
+            several workers the sum of all gradients is divided by the samples of all.
         ignore_stale_grad : bool
             Whether to leave alone the parameters that the backward passes since the last step have
             not reached, on any context of any worker. Otherwise they end the step with a
@@ -374,13 +365,10 @@ class SVRGTrainer(gluon.Trainer):
         Raises
         ------
         RuntimeError
-            If there are several workers, and the loop does not divide its batches between them; or
-            if a trainer of other parameters was given the optimizer since.
-        ValueError
-            If `batch_size` is neither of these two numbers.
+            If a trainer of other parameters was given the optimizer since.
         """
         self._check_optimizer()
-        samples = self._samples_of_all(batch_size)
+        samples = self._total_samples(batch_size)
         self._sync_new_parameters()
         self._ignores_stale = ignore_stale_grad
         try:
@@ -397,12 +385,19 @@ class SVRGTrainer(gluon.Trainer):
             If a control variate is set and the gradients are not corrected; or as for `step`.
         """
         self._check_optimizer()
-        samples = self._samples_of_all(batch_size)
+        samples = self._total_samples(batch_size)
         self._sync_new_parameters()
         if not self._is_reduced:
             self._check_is_corrected()
         self.is_corrected = False
         super().update(samples, ignore_stale_grad)
+
+    def _total_samples(self, samples: int) -> int:
+        """Return the sum over all workers of the numbers of samples that each has computed."""
+        if self._is_single_process:
+            return samples
+        total: int = self.workers.all_sum(samples, "samples of a step")
+        return total
 
     def _check_optimizer(self) -> None:
         # A plain gluon.Trainer takes an optimizer that belongs to this one.
@@ -448,60 +443,8 @@ class SVRGTrainer(gluon.Trainer):
 
     def allreduce_grads(self) -> None:
         """As `gluon.Trainer.allreduce_grads`, over contexts and workers."""
-        if self._divides_by_loop:
-            self._check_is_divided()
-            self._drop_stand_in()
         self._sync_new_parameters()
         super().allreduce_grads()
-
-    @property
-    def _divides_by_loop(self) -> bool:
-        return not self._is_single_process and not self.data_are_divided
-
-    def _check_is_divided(self) -> None:
-        if loop_of(self.workers).given == self._given:
-            size = self.workers.size
-            raise RuntimeError(
-                f"this loop gives each of {size} workers the whole batch, which would train with "
-                f"{size} times the learning rate: divide it by `for batch in "
-                "gluon_svrg.data.share(train_data)`; if the loop gives each worker samples of "
-                "its own already, set trainer.data_are_divided = True"
-            )
-
-    def _samples_of_all(self, batch_size: int) -> int:
-        """Return the number of samples in the batch on all workers, if the loop divides batches."""
-        if not self._divides_by_loop:
-            return batch_size
-        self._check_is_divided()
-        loop = loop_of(self.workers)
-        # A gradient that the next batch overwrites is of the last one alone.
-        adds = any(p.grad_req == "add" for p in _mxnet.trained_parameters(self))
-        given = loop.given.since(self._given) if adds else loop.last
-        self._given = loop.given
-        counts = [batch_size, given.samples, given.rows]
-        all_workers = self.workers.all_gather_object(counts, "samples of a step")
-        sizes, samples, rows = zip(*all_workers, strict=True)
-        total: int = sum(samples)
-        if not all(size in (own, total) for size, own in zip(sizes, rows, strict=True)):
-            raise ValueError(
-                f"batch_size must be the number of samples, got {list(sizes)} on the workers, and "
-                f"there are {total} samples, {list(rows)} of them on each: call backward() on the "
-                "losses of the samples, not on their mean, and step(len(losses))"
-            )
-        if adds and given.stand_ins:
-            raise ValueError(_STAND_IN_ADDED)
-        self._drop_stand_in()
-        return total
-
-    def _drop_stand_in(self) -> None:
-        """Zero the gradients of a stand-in batch, whose samples belong to other workers."""
-        if not (self._divides_by_loop and loop_of(self.workers).last.stand_ins):
-            return
-        for param in _mxnet.trained_parameters(self):
-            if param.grad_req == "add":
-                raise ValueError(_STAND_IN_ADDED)
-            for grad in param.list_grad():
-                grad[:] = 0
 
     def save_states(self, fname: str | os.PathLike[str]) -> None:
         """Save the optimizer's states, its counts of updates, its rates and its schedule.
@@ -513,11 +456,6 @@ class SVRGTrainer(gluon.Trainer):
         ----------
         fname : str or path
             The file.
-
-        Raises
-        ------
-        RuntimeError
-            If the servers of a dist kvstore run the optimizer, because they hold its states.
         """
         if self.full_gradient is not None:
             _logger.warning(
@@ -545,8 +483,6 @@ class SVRGTrainer(gluon.Trainer):
         ValueError
             If it is not such a file, or the states of another optimizer, schedule or other
             parameters; nothing is changed then.
-        RuntimeError
-            If the servers of a dist kvstore run the optimizer.
         """
         load_states(self, TrainerStates.read(fname))
 

@@ -1,4 +1,4 @@
-"""The finders: they try training steps before a run, and put everything back afterwards."""
+"""Find a learning rate or a batch size by training steps that are undone afterwards."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 

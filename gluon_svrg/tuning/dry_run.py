@@ -1,4 +1,4 @@
-"""Training steps that leave no trace: afterwards everything is as it was before them."""
+"""Training steps that are rolled back: afterwards everything is as it was before them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gluon_svrg import _mxnet
 from gluon_svrg.batch.backward import from_plain, needs_epoch_begin, to_plain
 from gluon_svrg.batch.processor import fit_batch
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
-from gluon_svrg.checkpoint.parts import LossScalePart, NetworkPart
-from gluon_svrg.data.determinism import isolate_rng
+from gluon_svrg.checkpoint.network_state import remember_network
+from gluon_svrg.checkpoint.parts import remember_loss_scale
+from gluon_svrg.data.restore import isolate_rng
 from gluon_svrg.data.training_data import check_data, training_data
 from gluon_svrg.events import EventHandlers, Run, handlers_in
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
@@ -28,20 +29,20 @@ _Result = TypeVar("_Result")
 
 
 class DryRun:
-    """Takes training steps with a run's network, loss, batch processor and trainer.
+    """Takes training steps with the network, loss, batch processor and trainer of a run.
 
-    :func:`without_trace` makes it. The run's metrics, history and position take no part.
+    :func:`rolled_back` creates it. Metrics, history and position of the run are not used.
 
     Parameters
     ----------
     run : Run
-        Whose they are.
+        The run.
     step : GradientUpdateHandler
         Takes the steps.
     iterate_epoch : callable
-        Returns the batches of the epoch of a number.
-    was_told_to_end : callable
-        Whether whoever waits for the steps wants them no longer.
+        Takes the number of an epoch and returns its batches.
+    is_cancelled : callable
+        Returns whether the caller has stopped waiting for the steps.
     """
 
     def __init__(
@@ -49,31 +50,31 @@ class DryRun:
         run: Run,
         step: GradientUpdateHandler,
         iterate_epoch: Callable[[int], Iterator[object]],
-        was_told_to_end: Callable[[], bool],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._run = run
         self._step = step
         self._iterate_epoch = iterate_epoch
-        self._was_told_to_end = was_told_to_end
-        self._carried = (
+        self._is_cancelled = is_cancelled
+        self._state_handler = (
             BatchProcessorStateHandler() if needs_epoch_begin(run.batch_processor) else None
         )
 
     def batches(self, number: int) -> Iterator[object]:
-        """Yield that many batches, epoch after epoch; none once Ctrl-C was pressed.
+        """Yield `number` batches, from several epochs if needed; stop early if cancelled.
 
         Raises
         ------
         ValueError
-            If an epoch has no batch.
+            If an epoch has no batches.
         """
         done = epoch = 0
         while done < number:
-            if self._carried is not None:
-                self._carried.epoch_begin(self._run)
+            if self._state_handler is not None:
+                self._state_handler.epoch_begin(self._run)
             before = done
             for batch in self._iterate_epoch(epoch):
-                if self._was_told_to_end():
+                if self._is_cancelled():
                     return
                 yield batch
                 done += 1
@@ -81,7 +82,7 @@ class DryRun:
                     return
             if done == before:
                 raise ValueError(
-                    "data gave no batch: it is empty, or it can be iterated only once; give a "
+                    "data gave no batch: it is empty, or can be iterated only once; pass a "
                     "DataLoader or a list of batches"
                 )
             epoch += 1
@@ -97,16 +98,16 @@ class DryRun:
 
 
 def check_arguments(estimator: Run, data: object, what: str) -> None:
-    """Raise ValueError, with the way out, if steps cannot be tried; warn of data that they move.
+    """Raise ValueError if dry runs are not possible; warn if they change the data's position.
 
     Parameters
     ----------
     estimator : Estimator
-        Whose steps they are.
+        The Estimator.
     data : iterable
         The training data.
     what : str
-        What tries them.
+        The name of the caller.
     """
     if not isinstance(estimator, Run):
         raise ValueError(
@@ -117,8 +118,8 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
     _mxnet.check_kind(estimator.net)
     if estimator.workers.is_distributed:
         raise ValueError(
-            f"{what} tries its steps in one process, and there are {estimator.workers.size} "
-            "workers: call it in a script of its own, without mpiexec, and set what it finds"
+            f"{what} works in one process, but there are {estimator.workers.size} workers: call it "
+            "in another script, without mpiexec, and use its result here"
         )
     if not _mxnet.trained_parameters(estimator.trainer):
         raise ValueError(
@@ -127,73 +128,73 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
         )
     if not training_data(data, "data").is_restorable:
         estimator.logger.warning(
-            "%s reads from the data, a %s, whose place cannot be put back: the order of the epochs "
-            "of a later run may be another one; make it anew for the run",
+            "%s reads from the data, a %s, whose position cannot be restored: a later run may have "
+            "another order of its epochs; create the data again for that run",
             what,
             type(data).__name__,
         )
 
 
 def step_handler(event_handlers: EventHandlers) -> GradientUpdateHandler:
-    """Return what takes the steps: the GradientUpdateHandler among the handlers, or a new one."""
+    """Return the GradientUpdateHandler among the handlers, or a new one."""
     own = [h for h in handlers_in(event_handlers) if isinstance(h, GradientUpdateHandler)]
     return own[0] if own else GradientUpdateHandler()
 
 
-def without_trace(
+def rolled_back(
     estimator: Run,
     data: object,
     event_handlers: EventHandlers,
     batch_axis: int,
     steps: Callable[[DryRun], _Result],
 ) -> _Result:
-    """Return ``steps(dry_run)``, after everything was put back that it has changed.
+    """Return ``steps(dry_run)``, and restore everything that the steps have changed.
 
-    That is: weights, running statistics and gradients, parameters that wait for their shape, the
-    optimizer's states, counts and learning rate, the kvstore, AMP's loss scale, what the batch
-    processor carries, cached graphs, the random numbers of MXNet, NumPy and Python, and the place
-    of the data.
+    This restores weights, running statistics and gradients, parameters without a
+    shape, the optimizer's states, counts and learning rate, the kvstore, AMP's loss scale, the
+    state of the batch processor, cached graphs, the random numbers of MXNet, NumPy and Python, and
+    the position of the data.
 
-    The steps run in another thread. MXNet has random number generators for each thread and no way
-    to read them, so those of this thread stay as they are.
+    The steps run in another thread, because MXNet has random number generators for each thread,
+    whose states cannot be read. So those of this thread do not change.
     """
-    is_over = threading.Event()
+    cancelled = threading.Event()
     take_mode, context = _mxnet.mode_of_thread(), mx.Context(mx.current_context())
 
     def in_thread() -> _Result:
         take_mode()
         with context, isolate_rng():
-            # Each time the same: what is found is to repeat.
+            # The same seed each time, so that the result is the same.
             mx.random.seed(0)
             with (
-                _all_put_back(estimator, batch_axis),
-                training_data(data, "data").without_trace() as iterate_epoch,
+                _restored(estimator, batch_axis),
+                training_data(data, "data").restored() as iterate_epoch,
                 _stepping(estimator, step_handler(event_handlers)) as step,
             ):
-                return steps(DryRun(estimator, step, iterate_epoch, is_over.is_set))
+                return steps(DryRun(estimator, step, iterate_epoch, cancelled.is_set))
 
     thread = _thread(process=os.getpid())
     try:
         return thread.submit(in_thread).result()
     finally:
-        is_over.set()
-        _wait_until_idle(thread)  # after Ctrl-C it still puts everything back
+        cancelled.set()
+        _wait_until_idle(thread)  # after Ctrl-C it still restores everything
 
 
 @cache
-def _thread(process: int) -> ThreadPoolExecutor:  # noqa: ARG001, a forked one has no thread yet
-    """Return the thread of a process for all trial steps.
+def _thread(process: int) -> ThreadPoolExecutor:  # noqa: ARG001, a forked process has no thread yet
+    """Return the thread of a process in which all dry runs take place.
 
     MXNet keeps about 5 MB for each thread that has drawn random numbers, until the process ends.
     """
-    return ThreadPoolExecutor(1, "gluon_svrg.finders")
+    return ThreadPoolExecutor(1, "gluon_svrg.tuning")
 
 
 def _wait_until_idle(thread: ThreadPoolExecutor) -> None:
-    """Wait until a pool of one thread has done all it was given; raise an interruption afterwards.
+    """Wait until a pool of one thread is idle, even after Ctrl-C; then raise the interruption.
 
-    However often Ctrl-C is pressed: if the caller had control again before, the thread would write
-    into what the caller has trained meanwhile.
+    If the caller got control back earlier, the thread could overwrite weights that the caller has
+    trained meanwhile.
     """
     interruption: BaseException | None = None
     is_idle = False
@@ -201,7 +202,7 @@ def _wait_until_idle(thread: ThreadPoolExecutor) -> None:
         try:
             thread.submit(bool).result()
             is_idle = True
-        except RuntimeError:  # no thread can be started, so that none is at work
+        except RuntimeError:  # no thread can be started, so none is running
             raise
         except BaseException as error:
             interruption = error
@@ -211,7 +212,7 @@ def _wait_until_idle(thread: ThreadPoolExecutor) -> None:
 
 @contextmanager
 def _stepping(run: Run, step: GradientUpdateHandler) -> Iterator[GradientUpdateHandler]:
-    """Let a handler take steps inside the block; its own state stays as it is."""
+    """Prepare a handler to take steps inside the block; restore its state afterwards."""
     attributes, before = vars(step), dict(vars(step))
     step.train_begin(run)
     try:
@@ -223,78 +224,78 @@ def _stepping(run: Run, step: GradientUpdateHandler) -> Iterator[GradientUpdateH
 
 
 @contextmanager
-def _all_put_back(run: Run, batch_axis: int) -> Iterator[None]:
-    """Put back what belongs to the run: see :func:`without_trace`."""
+def _restored(run: Run, batch_axis: int) -> Iterator[None]:
+    """Restore what belongs to the run: see :func:`rolled_back`."""
     mx.nd.waitall()
-    undo = [_axis(run), _batch_processor(run), LossScalePart(run).undo(), _trainer(run)]
-    undo += [_gradients(run), NetworkPart(run).undo()]
+    undo = [_axis(run), _batch_processor(run), remember_loss_scale(run), _trainer(run)]
+    undo += [_gradients(run), remember_network(run)]
     run.batch_axis = batch_axis
     try:
         with _mxnet.own_graphs(run.net, run.loss):
             yield
     finally:
         mx.nd.waitall()
-        # The weights come before the trainer, whose kvstore takes them.
-        for put_back in reversed(undo):
-            put_back()
+        # The weights are restored before the trainer, whose kvstore copies them.
+        for restore in reversed(undo):
+            restore()
         mx.nd.waitall()
 
 
 def _axis(run: Run) -> Callable[[], None]:
     axis = run.batch_axis
 
-    def put_back() -> None:
+    def restore() -> None:
         run.batch_axis = axis
 
-    return put_back
+    return restore
 
 
 def _batch_processor(run: Run) -> Callable[[], None]:
-    """Return what puts back the attributes of the batch processor, and the state that it carries.
+    """Return a function that restores the attributes and the state of the batch processor.
 
     The state is a copy, since it may be changed in place.
     """
     processor: Any = run.batch_processor
     attributes, before = vars(processor), dict(vars(processor))
-    carried = to_plain(processor.state_dict()) if hasattr(processor, "state_dict") else None
+    state = to_plain(processor.state_dict()) if hasattr(processor, "state_dict") else None
 
-    def put_back() -> None:
+    def restore() -> None:
         attributes.clear()
         attributes.update(before)
-        if carried is not None and carried["state"] is not None:
-            processor.load_state_dict(from_plain(carried, run.context))
+        if state is not None and state["state"] is not None:
+            processor.load_state_dict(from_plain(state, run.context))
 
-    return put_back
+    return restore
 
 
 def _trainer(run: Run) -> Callable[[], None]:
-    """Return what puts back the optimizer and its states, and whether there is a kvstore yet."""
+    """Return a function that restores the optimizer, its states, and whether a kvstore exists."""
     trainer, optimizer = run.trainer, _mxnet.optimizer_of(run.trainer)
     names = set(vars(optimizer))
-    is_begun = _mxnet.has_kvstore(trainer)
+    had_kvstore = _mxnet.has_kvstore(trainer)
     params = _mxnet.parameters_of(trainer)
-    waits = not all(_mxnet.has_shape(param) for param in params)
-    # A parameter that waits for its shape has no state, and MXNet makes no kvstore before that.
-    states = TrainerStates.of(optimizer, {}, ()) if waits else trainer_states(trainer)
-    if not is_begun:
+    has_deferred = not all(_mxnet.has_shape(param) for param in params)
+    # A parameter without a shape has no state, and MXNet creates no kvstore before it has one.
+    states = TrainerStates.of(optimizer, {}, ()) if has_deferred else trainer_states(trainer)
+    if not had_kvstore:
         _mxnet.forget_kvstore(trainer)
 
-    def put_back() -> None:
-        if waits:
+    def restore() -> None:
+        if has_deferred:
             states.apply(optimizer, _mxnet.contexts_of(trainer))
             _mxnet.forget_states(trainer)
         else:
             load_states(trainer, states)
         for name in set(vars(optimizer)) - names:
             del vars(optimizer)[name]
-        if not is_begun:
+        if not had_kvstore:
             _mxnet.forget_kvstore(trainer)
 
-    return put_back
+    return restore
 
 
 def _gradients(run: Run) -> Callable[[], None]:
-    """Return what puts back the gradients: a user may be about to accumulate them."""
+    """Return a function that restores the gradients: a user may be about to accumulate them."""
     params: dict[int, Parameter] = {}
     for param in [*run.net.collect_params().values(), *_mxnet.parameters_of(run.trainer)]:
         if _mxnet.has_data(param) and _mxnet.has_gradient(param):
@@ -308,12 +309,12 @@ def _gradients(run: Run) -> Callable[[], None]:
         for param in params.values()
     ]
 
-    def put_back() -> None:
+    def restore() -> None:
         for param, grads, are_fresh in copies:
-            # Those of now: a change of grad_req makes new ones.
+            # The current arrays: a change of grad_req creates new ones.
             for grad, copy in zip(param.list_grad(), grads, strict=True):
                 copy.copyto(grad)
             for data, fresh in zip(_mxnet.list_data(param), are_fresh, strict=True):
                 _mxnet.mark_fresh(data, fresh)
 
-    return put_back
+    return restore

@@ -1,4 +1,4 @@
-"""find_learning_rate: a range test, then short trainings from where it points, before a run."""
+"""Find a learning rate by a range test and then short trainings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.reporting.history import new_figure
-from gluon_svrg.tuning.dry_run import DryRun, check_arguments, without_trace
+from gluon_svrg.tuning.dry_run import DryRun, check_arguments, rolled_back
 from mxnet.ndarray import NDArray
 
 if TYPE_CHECKING:
@@ -23,39 +23,39 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-# The first losses say how far a loss varies by chance; fewer steps than these show no slope.
-_LEAST = 10
+# The first losses show how much the loss varies by chance. Fewer steps show no slope.
+_MIN_STEPS = 10
 
-# The loss of a trial is the mean of its last fifth, in which the rate is small and the loss steady.
-_LAST = 5
+# The loss of a trial is the mean over its last fifth, where the rate is small and the loss steady.
+_FINAL_PART = 5
 
-# A run has more batches than a trial, and the best rate falls with their number. On 18 problems
-# (MLPs, CNNs, LSTMs; SGD, NAG, Adam) the best rate of trials of 50 batches was 0.5 to 4.3 times
-# that of runs of 130 to 880, 1.2 times in the geometric mean; of trials of 25 batches 1.4 times.
-_LONGER_RUN = math.sqrt(0.5)
+# A run has more batches than a trial, and the best rate falls with the number of batches. On 18
+# problems (MLPs, CNNs, LSTMs; SGD, NAG, Adam) the best rate of trials of 50 batches was 0.5 to 4.3
+# times that of runs of 130 to 880, 1.2 times in the geometric mean; of trials of 25 batches 1.4
+# times.
+_RUN_TO_TRIAL_RATIO = math.sqrt(0.5)
 
 
 @dataclass(frozen=True)
 class LearningRateTest:
-    """What :func:`find_learning_rate` has measured.
+    """The result of :func:`find_learning_rate`.
 
     Attributes
     ----------
     learning_rates : list of float
-        The rate of each step of the range test, rising.
+        The increasing learning rates of the range test, one per step.
     losses : list of float
-        The mean loss of each batch of the range test, before its step.
+        The mean loss of each batch in the range test, before the step.
     smoothed_losses : list of float
-        Their exponentially weighted mean.
+        The exponentially weighted mean of `losses`.
     suggestion : float or None
-        A rate to train with, as the greatest one of a schedule that falls. None if the loss has not
-        fallen in the range test.
+        The suggested learning rate, as the highest one of a decreasing schedule. None if the loss
+        did not fall in the range test.
     diverged : bool
-        Whether the range test ended before `max_lr`, because the loss had risen too far: its usual
-        end.
+        Whether the range test ended before `max_lr` because the loss rose too far, as it usually
+        does.
     trials : dict of float to float
-        For each rate that was tried, the loss at the end of its short training; infinite if the
-        loss became NaN or infinite.
+        The loss at the end of each trial, by learning rate; infinite if it became NaN or infinite.
     """
 
     learning_rates: list[float] = field(repr=False)
@@ -96,7 +96,7 @@ class LearningRateTest:
             label = f"suggestion: {self.suggestion:.3g}"
             axes.axvline(self.suggestion, color="C1", linestyle="--", label=label)
         low = min(*self.smoothed_losses, *ends)
-        high = max(self.smoothed_losses[:_LEAST])
+        high = max(self.smoothed_losses[:_MIN_STEPS])
         margin = max(high - low, 1e-3 * abs(high))
         axes.set_ylim(low - 0.3 * margin, high + 0.7 * margin)
         axes.set_xscale("log")
@@ -133,39 +133,40 @@ def find_learning_rate(
 ) -> LearningRateTest:
     """Find a learning rate by short trainings with several rates, each from the same weights.
 
-    It trains for `trial_batches` batches with each of several powers of 2 as the rate, which falls
-    linearly to 0, and suggests a rate just below the one with the least loss at the end.
+    Each trial trains for `trial_batches` batches, with a learning rate that begins at a power of 2
+    and falls linearly to 0. The suggestion is a rate just below the one with the lowest final loss.
 
-    The first rate is that of the learning rate range test of Smith, as in fastai, Lightning and
-    Keras: one training step per batch, with a rate that rises from `min_lr` to `max_lr`. From
-    there on the rates are halved and doubled until the loss of a trial is greater on either side of
-    the best one: three to eight trials, usually four.
+    The first trial uses the result of a learning rate range test (Smith), as in fastai, Lightning
+    and Keras: one training step per batch, with a rate that rises from `min_lr` to `max_lr`. Then
+    the rate is halved and doubled until the loss is higher on both sides of the best trial: three
+    to eight trials, usually four.
 
-    Everything is put back afterwards: weights, running statistics, the optimizer's states, counts
-    and learning rate, random numbers, and the place of the data. A run after it is the run without
-    it, bit for bit. The learning rate is not set: see ``estimator.trainer.set_learning_rate``.
+    Everything is restored afterwards: weights, running statistics, the optimizer's states, counts
+    and learning rate, random numbers, and the position of the data. So a later run is bit-identical
+    to one without this test. The learning rate is not set: call
+    ``estimator.trainer.set_learning_rate``.
 
     Parameters
     ----------
     estimator : Estimator
-        Whose network, loss, batch processor and trainer take the steps; with any optimizer.
+        Its network, loss, batch processor and trainer take the steps. Any optimizer works.
     data : iterable of (data, label)
-        The training data, as for :meth:`Estimator.fit`. If they have fewer batches than
-        `num_batches`, another epoch begins.
+        The training data, as for :meth:`Estimator.fit`. If they have fewer batches than needed,
+        several epochs are used.
     min_lr, max_lr : float
-        The least and the greatest learning rate that is tried.
+        The lowest and the highest learning rate.
     num_batches : int
         The number of steps of the range test.
     trial_batches : int
-        The number of batches of a trial; 0 for no trials: the suggestion is then that of the range
-        test, which is less exact and takes a third of the time.
+        The number of batches of a trial. With 0 there are no trials, and the suggestion is the
+        result of the range test, which is less exact and takes a third of the time.
     smoothing : float in [0, 1)
-        How much of the smoothed loss stays at each step of the range test.
+        The weight of the previous smoothed loss at each step of the range test.
     divergence : float
-        The range test ends when the smoothed loss is greater than this multiple of its least value.
+        The range test ends when the smoothed loss exceeds this multiple of its lowest value.
     event_handlers : EventHandler or list of EventHandler, optional
-        Those of the run: its GradientUpdateHandler (accumulation, clipping) takes the steps. The
-        others take no part; SVRG does not, either.
+        The handlers of the run. Its GradientUpdateHandler (accumulation, clipping) takes the steps;
+        the others, including SVRGHandler, are not used.
     batch_axis : int
         The axis of the data that counts the samples.
 
@@ -177,23 +178,23 @@ def find_learning_rate(
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of its range, the data have no batch, or the optimizer has an
-        lr_scheduler. If there are several workers.
+        If an argument is out of its range, if the data have no batch, if the optimizer has an
+        lr_scheduler, or if there are several workers.
     FloatingPointError
-        If the loss is NaN or infinite at the first batches.
+        If the loss of one of the first batches is NaN or infinite.
 
     Notes
     -----
-    The suggestion is rough, by a factor of three: look at the plot. It is for the network as it is
-    now, this batch size and these other hyper-parameters of the optimizer, and for a run whose rate
-    falls.
+    The suggestion may be wrong by a factor of three, so look at the plot. It holds for the current
+    weights, this batch size and these hyper-parameters of the optimizer, and for a run with a
+    decreasing learning rate.
 
-    The suggestion lies at the vertex of the parabola through the best trial and its neighbours,
-    over the logarithm of the rate, divided by the square root of 2.
+    It is the vertex of the parabola through the best trial and its neighbours, over the logarithm
+    of the rate, divided by the square root of 2.
 
-    A DataLoader with workers loads in this process meanwhile. Not put back are the order of an
-    ImageRecordIter's later epochs (the log says so), and what a data set keeps in objects of its
-    own. The steps draw from random number generators of their own, which always begin alike.
+    A DataLoader with workers loads the data in this process during the test. Two things are not
+    restored: the order of later epochs of an ImageRecordIter (the log says so), and the internal
+    state of a data set. The steps use their own random number generators with a fixed seed.
 
     References
     ----------
@@ -202,27 +203,27 @@ def find_learning_rate(
     _check(estimator, data, min_lr, max_lr, num_batches, trial_batches, smoothing, divergence)
     rates = [float(rate) for rate in np.geomspace(min_lr, max_lr, num_batches)]
 
-    def without_trace_of(steps: Callable[[DryRun], _Result]) -> _Result:
-        return without_trace(estimator, data, event_handlers, batch_axis, steps)
+    def rolled_back_of(steps: Callable[[DryRun], _Result]) -> _Result:
+        return rolled_back(estimator, data, event_handlers, batch_axis, steps)
 
-    result = without_trace_of(
-        lambda dry_run: _tested(estimator, dry_run, rates, smoothing, divergence)
+    result = rolled_back_of(
+        lambda dry_run: _range_test(estimator, dry_run, rates, smoothing, divergence)
     )
     if result.suggestion is not None and trial_batches:
-        trials = _trials(
-            _rounded(result.suggestion, min_lr, max_lr),
+        trials = _run_trials(
+            _nearest_power_of_2(result.suggestion, min_lr, max_lr),
             min_lr,
             max_lr,
-            lambda rate: without_trace_of(
+            lambda rate: rolled_back_of(
                 lambda dry_run: _trial(estimator, dry_run, rate, trial_batches)
             ),
         )
-        result = replace(result, trials=trials, suggestion=_best(trials))
+        result = replace(result, trials=trials, suggestion=_suggestion_from_trials(trials))
     if result.suggestion is None:
         estimator.logger.warning(
-            "find_learning_rate has no suggestion: the loss has not fallen at any rate from %.3g "
-            "to %.3g in %d batches; look at the plot, and give a smaller min_lr, a greater max_lr "
-            "or more batches",
+            "find_learning_rate has no suggestion: the loss did not fall at any rate from %.3g to "
+            "%.3g in %d batches; look at the plot, and give a lower min_lr, a higher max_lr or "
+            "more batches",
             rates[0],
             result.learning_rates[-1],
             len(result.losses),
@@ -230,31 +231,31 @@ def find_learning_rate(
     return result
 
 
-def _rounded(rate: float, min_lr: float, max_lr: float) -> float:
-    """Return the nearest power of 2, so that little depends on where the range test points."""
+def _nearest_power_of_2(rate: float, min_lr: float, max_lr: float) -> float:
+    """Round a rate, so that the trials depend little on the exact result of the range test."""
     power: float = 2.0 ** round(math.log2(rate))
     return power if min_lr <= power <= max_lr else rate
 
 
-def _trials(
-    first: float, min_lr: float, max_lr: float, loss_of: Callable[[float], float]
+def _run_trials(
+    first: float, min_lr: float, max_lr: float, trial_loss: Callable[[float], float]
 ) -> dict[float, float]:
-    """Return the loss of each rate that was tried: halved and doubled until it is no better."""
-    trials = {first: loss_of(first)}
+    """Halve and double the rate until the loss gets no better; return the losses by rate."""
+    trials = {first: trial_loss(first)}
     for factor in (0.5, 2.0):
         rate = first
         while trials[rate] <= min(trials.values()):
             rate *= factor
             if not min_lr <= rate <= max_lr:
                 break
-            trials[rate] = loss_of(rate)
+            trials[rate] = trial_loss(rate)
     return trials
 
 
-def _best(trials: dict[float, float]) -> float | None:
-    """Return the vertex of the parabola through the best trial and its neighbours, and less.
+def _suggestion_from_trials(trials: dict[float, float]) -> float | None:
+    """Return the vertex of the parabola through the best trial and its neighbours, reduced.
 
-    None if no trial has a loss.
+    Returns None if every loss is infinite.
     """
     best = min(trials, key=lambda rate: trials[rate])
     if not math.isfinite(trials[best]):
@@ -267,19 +268,23 @@ def _best(trials: dict[float, float]) -> float | None:
             vertex = 0.5 * (math.isinf(left) - math.isinf(right))
         elif left + right > 0:
             vertex = 0.5 * (left - right) / (left + right)
-    return best * 2**vertex * _LONGER_RUN
+    return best * 2**vertex * _RUN_TO_TRIAL_RATIO
 
 
-def _suggested(rates: list[float], losses: list[float], smoothed: list[float]) -> float | None:
-    """Return the rate at which half of the fall is done; None if the loss has not fallen."""
-    if len(losses) <= _LEAST:
+def _suggestion_from_range_test(
+    rates: list[float], losses: list[float], smoothed: list[float]
+) -> float | None:
+    """Return the rate at half of the fall of the loss; None if the loss did not fall."""
+    if len(losses) <= _MIN_STEPS:
         return None
-    begin, least = float(np.mean(losses[:_LEAST])), min(smoothed)
-    if smoothed.index(least) < _LEAST or begin - least <= np.std(losses[:_LEAST]):
+    begin, least = float(np.mean(losses[:_MIN_STEPS])), min(smoothed)
+    if smoothed.index(least) < _MIN_STEPS or begin - least <= np.std(losses[:_MIN_STEPS]):
         return None
     half = (begin + least) / 2
     return next(
-        rate for rate, loss in zip(rates[_LEAST:], smoothed[_LEAST:], strict=True) if loss <= half
+        rate
+        for rate, loss in zip(rates[_MIN_STEPS:], smoothed[_MIN_STEPS:], strict=True)
+        if loss <= half
     )
 
 
@@ -302,9 +307,9 @@ def _check(
             "rises from the one to the other"
         )
     check_integer("num_batches", num_batches, 1, "that many steps are taken")
-    if num_batches < _LEAST:
+    if num_batches < _MIN_STEPS:
         raise ValueError(
-            f"num_batches must be at least {_LEAST}, got {num_batches!r}: fewer losses have no "
+            f"num_batches must be at least {_MIN_STEPS}, got {num_batches!r}: fewer losses have no "
             "slope to be seen; 100 are usual"
         )
     check_integer("trial_batches", trial_batches, 0, "that many batches train each rate")
@@ -323,21 +328,21 @@ def _check(
         )
 
 
-def _check_has_begun(losses: list[float], value: float, rates: list[float]) -> None:
-    """Raise FloatingPointError if the loss is no number before there is anything to see."""
+def _check_enough_steps(losses: list[float], value: float, rates: list[float]) -> None:
+    """Raise FloatingPointError if the loss is not finite after too few steps for a result."""
     if not losses:
         raise FloatingPointError(
             f"the loss of the first batch is {value:g}, before any step: look for NaN in the data "
             "and in the weights"
         )
-    if len(losses) < _LEAST:
+    if len(losses) < _MIN_STEPS:
         raise FloatingPointError(
             f"the loss is {value:g} after {len(losses)} steps with learning rates from "
             f"{rates[0]:.3g} to {rates[len(losses) - 1]:.3g}: give a smaller min_lr"
         )
 
 
-def _tested(
+def _range_test(
     run: Run, dry_run: DryRun, rates: list[float], smoothing: float, divergence: float
 ) -> LearningRateTest:
     losses: list[float] = []
@@ -348,25 +353,25 @@ def _tested(
         loss = dry_run.backward(batch)
         value = _mean(loss)
         mean = smoothing * mean + (1 - smoothing) * value
-        # Without the bias of its beginning at 0, as Adam's.
+        # Without the bias of the start at 0, as in Adam.
         current = mean / (1 - smoothing ** (len(losses) + 1))
         if not math.isfinite(value):
-            _check_has_begun(losses, value, rates)
+            _check_enough_steps(losses, value, rates)
             diverged = True
             break
         losses.append(value)
         smoothed.append(current)
-        if current > divergence * min(smoothed) and len(losses) > _LEAST:
+        if current > divergence * min(smoothed) and len(losses) > _MIN_STEPS:
             diverged = True
             break
         dry_run.step(loss)
     rates = rates[: len(losses)]
-    suggestion = _suggested(rates, losses, smoothed)
+    suggestion = _suggestion_from_range_test(rates, losses, smoothed)
     return LearningRateTest(rates, losses, smoothed, suggestion, diverged)
 
 
 def _trial(run: Run, dry_run: DryRun, rate: float, number: int) -> float:
-    """Return the loss at the end of a training with a rate that falls to 0, or infinity."""
+    """Train with a rate that falls to 0; return the final loss, or infinity if it is not finite."""
     losses: list[float] = []
     for step, batch in enumerate(dry_run.batches(number)):
         run.trainer.set_learning_rate(rate * (1 - step / number))
@@ -375,7 +380,7 @@ def _trial(run: Run, dry_run: DryRun, rate: float, number: int) -> float:
         if not math.isfinite(losses[-1]):
             return math.inf
         dry_run.step(loss)
-    return float(np.mean(losses[-max(1, number // _LAST) :]))
+    return float(np.mean(losses[-max(1, number // _FINAL_PART) :]))
 
 
 def _mean(losses: list[NDArray]) -> float:

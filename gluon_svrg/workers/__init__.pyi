@@ -3,9 +3,9 @@
 from gluon_svrg.workers.base import (
     Reduction as Reduction,
     SingleProcess as SingleProcess,
-    WorkerError as WorkerError,
     Workers as Workers,
 )
+from gluon_svrg.workers.errors import WorkerError as WorkerError
 from gluon_svrg.workers.mpi import MPIWorkers as MPIWorkers
 from gluon_svrg.workers.process import (
     current as current,

@@ -11,22 +11,6 @@ from typing import Any
 from mxnet.ndarray import NDArray
 
 
-class WorkerError(RuntimeError):
-    """Another worker has exited, has failed, or runs other code than this one."""
-
-
-class PeerError(WorkerError):
-    """Another worker has failed. It prints its own traceback, which shows the cause.
-
-    Attributes
-    ----------
-    is_from_peer : bool
-        True: the traceback of this worker must not hide the other one.
-    """
-
-    is_from_peer = True
-
-
 @dataclass(frozen=True)
 class Reduction:
     """A part of a state that is computed from one value per worker.

@@ -1,4 +1,4 @@
-"""Running statistics, such as BatchNorm's: the mean over all contexts and workers."""
+"""Average running statistics, such as BatchNorm's, over all contexts and workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mxnet.ndarray import NDArray
 
 
 def find_running_statistics(net: gluon.Block) -> list[list[NDArray]]:
-    """Return the copies, by context, of each parameter that is updated without a gradient."""
+    """Return each parameter that is updated without a gradient: its copies by context."""
     return [
         param.list_data()
         for param in net.collect_params().values()
@@ -26,25 +26,25 @@ def find_running_statistics(net: gluon.Block) -> list[list[NDArray]]:
 
 
 def is_float(array: NDArray) -> bool:
-    """Return whether an array has floating point numbers."""
+    """Return whether the dtype of an array is floating-point."""
     return np.dtype(array.dtype).kind == "f"
 
 
 def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
-    """Replace arrays by the mean of their copies on all contexts of all workers.
+    """Replace the copies of each array by their mean over all contexts of all workers.
 
-    If all copies are equal nothing changes, bit for bit. All have the same bits afterwards.
+    Afterwards all copies are bit-identical. If they were before, they do not change.
 
     Parameters
     ----------
     copies : sequence of sequences of NDArray
-        The copies of each array on this worker, by context.
+        For each array its copies on this worker, by context.
     workers : Workers
-        The processes of the run; each has the same number of arrays.
+        The workers; each has the same number of arrays.
     """
     if not copies:
         return
-    # With static_shape MXNet does not order a read after the backward pass that writes them.
+    # With static_shape, MXNet does not wait for the backward pass that writes these arrays.
     mx.nd.waitall()
     local = [[copy.asnumpy() for copy in arrays] for arrays in copies]
     data = b"".join(copy.tobytes() for arrays in local for copy in arrays)
@@ -59,9 +59,9 @@ def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> Non
 
 @contextmanager
 def averaged_running_statistics(net: gluon.Block, workers: Workers) -> Iterator[None]:
-    """Replace running statistics by their mean over all copies inside the ``with`` block.
+    """Use the mean of the running statistics inside the ``with`` block.
 
-    So all workers and contexts, which have seen different rows, evaluate the same network.
+    Contexts and workers have seen different samples. With the mean, all evaluate the same network.
     """
     copies = find_running_statistics(net)
     if not workers.is_distributed and all(len(arrays) == 1 for arrays in copies):
@@ -79,7 +79,7 @@ def averaged_running_statistics(net: gluon.Block, workers: Workers) -> Iterator[
 
 
 def _copies_in(data: bytes, like: Sequence[Sequence[NumPyArray]]) -> list[list[NumPyArray]]:
-    """Return a worker's copies of each array; workers may have different numbers of contexts."""
+    """Decode the copies of a worker, which may have another number of contexts."""
     kinds = [(arrays[0].dtype, arrays[0].shape, arrays[0].nbytes) for arrays in like]
     number = len(data) // sum(nbytes for _, _, nbytes in kinds)
     begin, copies = 0, []
@@ -91,7 +91,7 @@ def _copies_in(data: bytes, like: Sequence[Sequence[NumPyArray]]) -> list[list[N
 
 
 def _mean(copies: Sequence[NumPyArray]) -> NumPyArray:
-    # The sum of equal numbers, divided by how many, is not always that number.
+    # Not the sum divided by the number: for equal copies, that is not always equal to them.
     first = copies[0].astype("float64")
     difference = np.zeros_like(first)
     for copy in copies[1:]:

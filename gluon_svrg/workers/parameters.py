@@ -1,4 +1,4 @@
-"""Shapes that all workers know, and weights that are the first worker's on all of them."""
+"""Copy shapes and initial values of parameters from worker to worker."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ _logger = logging.getLogger(__name__)
 
 
 class InitialSync:
-    """Gives all workers the first one's values, of each parameter once.
+    """Copies the initial parameters of worker 0 to all workers, each parameter once.
 
     Parameters
     ----------
     workers : Workers
-        Who train together.
+        The workers that train together.
     """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._done: dict[int, Parameter] = {}  # which are kept, so that no other gets their ids
+        self._done: dict[int, Parameter] = {}  # kept, so that their ids stay valid
 
     def broadcast(self, params: Iterable[Parameter], *, recheck: bool = False) -> bool:
-        """Give the values of those of `params` for which that has not been done yet.
+        """Copy those of `params` that have not been copied yet.
 
-        One whose shape no worker knows is left for the next call.
+        A parameter whose shape is unknown on all workers is left for the next call.
 
         Parameters
         ----------
         params : iterable of Parameter
-            Initialised; the same on all workers, in one order.
+            Initialised parameters; the same on all workers, in the same order.
         recheck : bool
-            Whether also weights are compared that were given before, and given if they differ: a
-            script may have drawn them anew meanwhile. Running statistics stay a worker's own.
+            Whether to compare weights that were copied before, and to copy them again if they
+            differ, because a script may have initialised them again. Running statistics are not
+            compared: they may differ between workers.
 
         Returns
         -------
         bool
-            Whether a worker had other values than the first, or none for want of a shape.
+            Whether a worker had other values than worker 0, or did not know a shape.
         """
         if not self._workers.is_distributed:
             return False
@@ -51,75 +52,78 @@ class InitialSync:
             for param in params
             if id(param) not in self._done or (recheck and _mxnet.is_differentiable(param))
         }
-        left = list(chosen.values())
-        if not left:
+        params = list(chosen.values())
+        if not params:
             return False
-        waiting = deferred_params(left, self._workers)
-        sync_shapes(waiting, self._workers)
-        drawn_now = {id(param) for param in waiting}
-        ready = [param for param in left if _mxnet.has_data(param)]
-        had = [param for param in ready if id(param) not in drawn_now]
-        values = b"".join(param.list_data()[0].asnumpy().tobytes() for param in had)
+        deferred = deferred_params(params, self._workers)
+        sync_shapes(deferred, self._workers)
+        deferred_ids = {id(param) for param in deferred}
+        ready = [param for param in params if _mxnet.has_data(param)]
+        known = [param for param in ready if id(param) not in deferred_ids]
+        values = b"".join(param.list_data()[0].asnumpy().tobytes() for param in known)
         digest = hashlib.sha256(values).hexdigest()
         digests = self._workers.all_gather_object(digest, "digest of the first weights")
         differ = len(set(digests)) > 1
         new = [param for param in ready if id(param) not in self._done]
         broadcast_parameters(ready if differ else new, self._workers)
         self._done |= {id(param): param for param in ready}
-        return differ or any(id(param) in drawn_now for param in ready)
+        return differ or any(id(param) in deferred_ids for param in ready)
 
     def broadcast_late(self, params: Iterable[Parameter]) -> None:
-        """Do it at the first step, if it has not been done; and warn if that was too late."""
+        """Copy the parameters at the first step, and warn if it comes too late.
+
+        It is too late if the first gradients were computed with different weights.
+        """
         params = list(params)
-        without = [param for param in params if not _mxnet.has_data(param)]
+        without_data = [param for param in params if not _mxnet.has_data(param)]
         is_late = self.broadcast(params)
-        for param in without:  # no sample here has reached it: its gradient is zero, and counts
+        for param in without_data:  # no sample here has reached it, so its gradient is zero
             for data in param.list_data() if _mxnet.has_data(param) else ():
                 _mxnet.mark_fresh(data, True)
         if is_late:
             _logger.warning(
-                "the workers began with different weights, and have the first one's from now on; "
-                "their first gradients were those of their own: call trainer.synchronize(net) "
-                "before the first forward pass"
+                "the workers had different initial weights, so their first gradients do not fit "
+                "together; from now on all use the weights of worker 0. Call "
+                "trainer.synchronize(net) before the first forward pass"
             )
 
 
 def deferred_params(params: Iterable[Parameter], workers: Workers) -> list[Parameter]:
-    """Return those of `params` that wait for their shape on any worker."""
+    """Return the parameters whose initialisation is deferred on any worker: no shape is known."""
     params = list(params)
-    own = [number for number, param in enumerate(params) if not _mxnet.has_data(param)]
-    waiting = set().union(*workers.all_gather_object(own, "parameters that wait for their shape"))
-    return [params[number] for number in sorted(waiting)]
+    local = [number for number, param in enumerate(params) if not _mxnet.has_data(param)]
+    numbers = set().union(*workers.all_gather_object(local, "parameters without a shape"))
+    return [params[number] for number in sorted(numbers)]
 
 
 def sync_shapes(params: Sequence[Parameter], workers: Workers) -> None:
-    """Initialise parameters that wait for their shape, if another worker knows it.
+    """Initialise parameters without a shape, if another worker knows the shape.
 
-    A worker that has no sample of a batch runs no forward pass that would infer it.
+    A worker without a sample of a batch runs no forward pass that would infer it.
 
     Parameters
     ----------
     params : sequence of Parameter
-        Those that some worker does not know, the same on all workers, in one order.
+        Those whose shape is unknown on some worker; the same on all workers, in the same order.
     workers : Workers
-        Who train together.
+        The workers that train together.
     """
     if not params:
         return
-    own = [list(param.shape or ()) if _mxnet.has_data(param) else None for param in params]
-    known = workers.all_gather_object(own, "shapes")
-    for param, shapes in zip(params, zip(*known, strict=True), strict=True):
+    local = [list(param.shape or ()) if _mxnet.has_data(param) else None for param in params]
+    all_workers = workers.all_gather_object(local, "shapes")
+    for param, shapes in zip(params, zip(*all_workers, strict=True), strict=True):
         shape = next((shape for shape in shapes if shape is not None), None)
         if shape is not None and not _mxnet.has_data(param):
             _mxnet.finish_initialization(param, shape)
 
 
 def broadcast_parameters(params: Iterable[Parameter], workers: Workers) -> None:
-    """Give parameters, on all contexts, the values that the first worker has in its first one."""
+    """Copy parameters from the first context of worker 0 to all contexts of all workers."""
     params = [param for param in params if _mxnet.has_data(param)]
     if not params:
         return
-    # Copies: an array that a forward pass has left in oneDNN's own layout cannot be sent.
+    # Copies, because an array that a forward pass has left in oneDNN's layout cannot be sent.
     copies = [param.list_data()[0].copy() for param in params]
     workers.broadcast(copies)
     for param, copy in zip(params, copies, strict=True):

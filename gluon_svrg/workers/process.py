@@ -1,4 +1,4 @@
-"""Which workers this process is one of: those that an MPI launcher has started, or one alone."""
+"""Find the workers that this process belongs to."""
 
 from __future__ import annotations
 
@@ -13,46 +13,52 @@ from typing import TypeGuard
 
 from gluon_svrg import _mxnet
 from gluon_svrg._compat import SIZES_OF_JOBS
-from gluon_svrg.launch import ends
-from gluon_svrg.launch.environment import ATTEMPT
+from gluon_svrg.workers import lifecycle
 from gluon_svrg.workers.base import SingleProcess, Workers
 from gluon_svrg.workers.mpi import MPIWorkers
+from gluon_svrg.workers.supervision import ATTEMPT
 from mxnet.kvstore import KVStore, KVStoreBase
 
 _logger = logging.getLogger(__name__)
 
-_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
-"""What the launchers of MPICH, Slurm and Open MPI tell a process by its environment; and how many
-there are, `SIZES_OF_JOBS`."""
-_START = "start it by `mpiexec -n 4 python train.py` or `python -m gluon_svrg.launch -n 4 train.py`"
-_PAGE = "docs/howto/several_workers_0_8.md"
-_SYNCHRONOUS = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+"""Set by the launchers of MPICH, Slurm and Open MPI, as `SIZES_OF_JOBS` is."""
+_HOW_TO_START = (
+    "start it by `mpiexec -n 4 python train.py` or `python -m gluon_svrg.launch -n 4 train.py`"
+)
+_PARAMETER_SERVER_PAGE = "docs/howto/several_workers_0_8.md"
+_SYNCHRONOUS_KVSTORES = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
 
 _workers: list[Workers] = []
+"""The workers of the job, after the first call of `current`, and a SingleProcess for each block of
+`single_process` that this process is in."""
 
 
 def current() -> Workers:
-    """Return the workers of this process: one alone, unless an MPI launcher has started several.
+    """Return the workers that this process belongs to; without an MPI launcher, SingleProcess.
 
-    The first call starts MPI and waits for the others.
+    The first call initialises MPI and waits for the other workers.
 
     Raises
     ------
     ImportError
-        If there are several and mpi4py is missing.
+        If there are several workers and mpi4py is missing.
     RuntimeError
-        If the processes were started in a way by which each of them would train alone, such as
+        If the processes were started in a way that lets each of them train on its own, such as
         ``srun`` without MPI, ``torchrun``, or MXNet's parameter servers.
     """
     if not _workers:
-        _workers.append(_workers_of_job())
+        _workers.append(_find_workers())
     return _workers[-1]
 
 
 @contextmanager
 def single_process() -> Iterator[Workers]:
-    """Let this process be one alone inside the ``with`` block: what it makes there is its own."""
-    current()  # the others wait for this process at the start, and not for the block
+    """Let this process act as the only worker inside the ``with`` block.
+
+    What it trains there is not shared with the other workers.
+    """
+    current()  # outside the block, because it waits for the other workers
     _workers.append(SingleProcess())
     try:
         yield _workers[-1]
@@ -61,140 +67,139 @@ def single_process() -> Iterator[Workers]:
 
 
 def is_restart() -> bool:
-    """Return whether the launcher has started this job before: its last end was a failure."""
+    """Return whether the launcher has restarted this job after a failure."""
     return int(os.environ.get(ATTEMPT) or 0) > 0
 
 
 def workers_of_kvstore(kvstore: str | KVStoreBase) -> Workers:
-    """Return the workers that a distributed kvstore stands for: all of this job.
+    """Return the workers whose gradients a distributed kvstore sums: all workers of the job.
 
     Parameters
     ----------
     kvstore : str or KVStoreBase
-        'dist_sync', 'dist_device_sync' or 'dist', or a kvstore of such a type; or one that is not
-        MXNet's own, whose processes are those of the job.
+        'dist_sync', 'dist_device_sync' or 'dist', or a kvstore of such a type; or a custom kvstore
+        over the same processes.
 
     Raises
     ------
     ValueError
-        If the kvstore does not add up what all workers give, as 'dist_async', or if it is one of
+        If the kvstore does not sum the gradients of all workers, as 'dist_async', or if it is for
         other processes.
     """
-    own = current()
+    workers = current()
     if is_custom_kvstore(kvstore):
-        if (kvstore.num_workers, kvstore.rank) != (own.size, own.rank):
+        if (kvstore.num_workers, kvstore.rank) != (workers.size, workers.rank):
             raise ValueError(
                 f"the kvstore {type(kvstore).__name__} is worker {kvstore.rank} of "
-                f"{kvstore.num_workers}, and this process is worker {own.rank} of {own.size}: the "
-                f"workers of a job are the processes of MPI; {_START}"
+                f"{kvstore.num_workers}, but this process is worker {workers.rank} of "
+                f"{workers.size} under MPI; {_HOW_TO_START}"
             )
-        return own
+        return workers
     kind = kvstore if isinstance(kvstore, str) else kvstore.type
     if "async" in kind:
         raise ValueError(
-            f"kvstore must add up the gradients of all workers, got {kind!r}: with it a worker "
-            "steps by its own gradient, at weights that the others have changed meanwhile, so "
-            "nothing equals one process; use 'dist_sync'"
+            f"kvstore must sum the gradients of all workers, got {kind!r}: with it, a worker "
+            "steps with its own gradient at weights that the others have changed meanwhile, so "
+            "the result does not equal that of one process; use 'dist_sync'"
         )
-    if kind not in _SYNCHRONOUS:
+    if kind not in _SYNCHRONOUS_KVSTORES:
         raise ValueError(
-            f"kvstore must be one of {', '.join(map(repr, _SYNCHRONOUS))}, got {kind!r}: it is "
-            "what adds up the gradients of several processes"
+            f"kvstore must be one of {', '.join(map(repr, _SYNCHRONOUS_KVSTORES))} to sum the "
+            f"gradients of several processes, got {kind!r}"
         )
-    if not own.is_distributed and len(_workers) == 1:
+    if not workers.is_distributed and len(_workers) == 1:
         _logger.warning(
-            "kvstore=%r means the workers of this job, and this process is its only one; to train "
-            "on several, %s",
+            "kvstore=%r has no effect: this process is the only worker; to train on several, %s",
             kind,
-            _START,
+            _HOW_TO_START,
         )
-    return own
+    return workers
 
 
 def is_custom_kvstore(kvstore: object) -> TypeGuard[KVStoreBase]:
-    """Return whether it is a kvstore that is none of MXNet's own."""
+    """Return whether this is a kvstore that is not one of MXNet's own."""
     return isinstance(kvstore, KVStoreBase) and not isinstance(kvstore, KVStore)
 
 
 def _announced_size() -> int:
-    """Return how many processes the launcher has started; 0 if it does not say so."""
+    """Return the number of processes according to the MPI launcher; 0 if it does not say."""
     return max(int(os.environ.get(name) or 0) for name in SIZES_OF_JOBS)
 
 
-def _rank_and_size() -> tuple[int, int]:
-    """Return the place of this process in its job; does not start MPI, for which all would wait."""
+def _announced_rank_and_size() -> tuple[int, int]:
+    """Return rank and size without initialising MPI, which would wait for the other workers."""
     if _workers:
         return _workers[0].rank, _workers[0].size
-    ranks = [int(os.environ[name]) for name in _RANKS if os.environ.get(name)]
+    ranks = [int(os.environ[name]) for name in _RANK_VARIABLES if os.environ.get(name)]
     return max(ranks, default=0), _announced_size()
 
 
-def _is_first_of_several() -> bool:
-    rank, size = _rank_and_size()
-    return rank == 0 and size > 1 and len(_workers) < 2  # two inside of `single_process`
+def _should_warn() -> bool:
+    """Return whether this is worker 0 of several, outside of `single_process`."""
+    rank, size = _announced_rank_and_size()
+    return rank == 0 and size > 1 and len(_workers) < 2
 
 
 def _warn_of_plain_trainer() -> None:
-    if _is_first_of_several():
+    if _should_warn():
         _logger.warning(
-            "gluon.Trainer trains alone on each of %d workers, which do not hear of each other's "
-            "gradients: use gluon_svrg.SVRGTrainer, which takes the same arguments",
-            _rank_and_size()[1],
+            "gluon.Trainer does not sum the gradients of the %d workers, so each of them trains a "
+            "network of its own: use gluon_svrg.SVRGTrainer, which takes the same arguments",
+            _announced_rank_and_size()[1],
         )
 
 
-class _PlainSteps:
-    """Counts the steps of this process's plain trainers, and tells of them when it ends."""
+class _PlainStepCounter:
+    """Counts the steps of MXNet's own trainers, and logs a warning when the process exits."""
 
     def __init__(self) -> None:
-        self._number = 0
+        self._steps = 0
         self._process = os.getpid()
-        atexit.register(self._tell)
+        atexit.register(self._warn)
 
     def add(self) -> None:
         """Count a step."""
-        if _is_first_of_several():
-            self._number += 1
+        if _should_warn():
+            self._steps += 1
 
-    def _tell(self) -> None:
-        if self._number and os.getpid() == self._process:
+    def _warn(self) -> None:
+        if self._steps and os.getpid() == self._process:
             _logger.warning(
-                "each of %d workers has trained a network of its own: gluon.Trainer, which has "
-                "taken %d steps on each, does not add up their gradients; make the trainer with "
-                "gluon_svrg.SVRGTrainer, which takes the same arguments, and divide the batches by "
-                "gluon_svrg.data.share(train_data)",
-                _rank_and_size()[1],
-                self._number,
+                "each of %d workers has trained a network of its own: gluon.Trainer took %d steps "
+                "on each without summing the gradients; use gluon_svrg.SVRGTrainer, which takes "
+                "the same arguments, and divide the batches by gluon_svrg.data.shard(train_data)",
+                _announced_rank_and_size()[1],
+                self._steps,
             )
 
 
 @functools.cache  # once
 def _watch_plain_trainers() -> None:
-    _mxnet.watch_plain_trainers(_warn_of_plain_trainer, _PlainSteps().add)
+    _mxnet.watch_plain_trainers(_warn_of_plain_trainer, _PlainStepCounter().add)
 
 
 if _announced_size() > 1:
     _watch_plain_trainers()
 
 
-def _workers_of_job() -> Workers:
+def _find_workers() -> Workers:
     _check_no_parameter_servers()
     size = _announced_size()
-    if size == 1 or (size == 0 and not any(name in os.environ for name in _RANKS)):
+    if size == 1 or (size == 0 and not any(name in os.environ for name in _RANK_VARIABLES)):
         _check_no_other_launcher()
         return SingleProcess()
-    mpi = _mpi(size)
+    mpi = _initialise_mpi(size)
     if mpi.COMM_WORLD.size == 1:
         if size > 1:
             library = mpi.Get_library_version().splitlines()[0].strip("\0 ")
             raise RuntimeError(
-                f"the launcher has started {size} processes, and MPI knows of one: mpi4py uses "
+                f"the launcher has started {size} processes, but mpi4py finds only one: it uses "
                 f"{library!r}, which does not belong to this launcher; use the mpiexec of that MPI"
             )
         _check_no_other_launcher()
         return SingleProcess()
     workers = MPIWorkers(mpi.COMM_WORLD)
-    ends.connect(workers.leave, workers.abort)
+    lifecycle.set_exit_callbacks(workers.leave, workers.abort)
     _watch_plain_trainers()
     # A process that this one starts is not a worker.
     for name in [*os.environ]:
@@ -206,33 +211,34 @@ def _workers_of_job() -> Workers:
 def _check_no_parameter_servers() -> None:
     if "DMLC_ROLE" in os.environ or int(os.environ.get("DMLC_NUM_WORKER") or 1) > 1:
         raise RuntimeError(
-            "DMLC_* is in the environment, as for MXNet's parameter servers: those of MXNet 1.9.1 "
-            f"give wrong sums (see {_PAGE}), so they are not used here; unset DMLC_*, and {_START}"
+            "the environment has DMLC_* variables, which start MXNet's parameter servers: in MXNet "
+            f"1.9.1 they give wrong sums (see {_PARAMETER_SERVER_PAGE}) and are not supported; "
+            f"unset DMLC_*, and {_HOW_TO_START}"
         )
 
 
 def _check_no_other_launcher() -> None:
-    """Raise if several processes were started side by side, each of which would train alone."""
-    found = {"srun": int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)}
+    """Raise RuntimeError if a launcher without MPI has started several processes."""
+    sizes = {"srun": int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1)}
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        found["torchrun"] = int(os.environ.get("WORLD_SIZE") or 1)
-    for launcher, size in found.items():
+        sizes["torchrun"] = int(os.environ.get("WORLD_SIZE") or 1)
+    for launcher, size in sizes.items():
         if size > 1:
             mpi = "with `srun --mpi=pmi2`, or " if launcher == "srun" else ""
             unset = "SLURM_STEP_NUM_TASKS" if launcher == "srun" else "TORCHELASTIC_RUN_ID"
             raise RuntimeError(
-                f"{launcher} has started {size} processes, and to MPI each of them is alone, so "
-                f"each would train by itself: start the script {mpi}by `mpiexec -n {size} python "
-                f"train.py`; if they are to be {size} runs of their own, unset {unset}"
+                f"{launcher} has started {size} processes without MPI, so each of them would train "
+                f"on its own: start the script {mpi}by `mpiexec -n {size} python train.py`; if you "
+                f"want {size} independent runs, unset {unset}"
             )
 
 
-def _mpi(size: int) -> ModuleType:
+def _initialise_mpi(size: int) -> ModuleType:
     try:
-        return ends.initialise_mpi()
+        return lifecycle.initialise_mpi()
     except (ImportError, RuntimeError) as error:
-        several = f"{size} processes" if size else "this process as one of several"
+        processes = f"{size} processes" if size else "this process as one of several"
         raise ImportError(
-            f"an MPI launcher has started {several}, which needs mpi4py and an MPI: "
+            f"an MPI launcher has started {processes}, which needs mpi4py and an MPI: "
             f"pip install 'gluon-svrg[workers]' ({error})"
         ) from None

@@ -1,4 +1,4 @@
-"""Plan: where in memory a sum over workers is taken: large arrays in place, small ones together."""
+"""How arrays are grouped for a sum over workers: large ones in place, small ones in a buffer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gluon_svrg import _mxnet
 from gluon_svrg._typing import NumPyArray
 from mxnet.ndarray import NDArray
 
-_WHOLE = 1 << 16
-"""Numbers from which on an array is added up where it is; smaller ones are copied together."""
-_TOGETHER = 1 << 19
-"""Numbers that are copied together at most."""
+MIN_IN_PLACE = 1 << 16
+"""Arrays with at least this many numbers are summed in their own memory."""
+BUCKET_SIZE = 1 << 19
+"""The most numbers that smaller arrays fill in a common buffer."""
 
 
-class Description(NamedTuple):
-    """Shape, dtype and place of an array: what the plan of a sum depends on."""
+class ArraySpec(NamedTuple):
+    """The properties of an array that a `SumPlan` depends on."""
 
     shape: tuple[int, ...]
     size: int
@@ -29,142 +29,148 @@ class Description(NamedTuple):
     context: mx.Context
 
     @classmethod
-    def of(cls, array: NDArray) -> Description:
-        """Return that of `array`."""
+    def of(cls, array: NDArray) -> ArraySpec:
+        """Return the properties of `array`."""
         shape = array.shape
         dtype = np.dtype(array.dtype).name
         return cls(shape, math.prod(shape), dtype, array.stype, array.ctx)
 
 
-class _Memory(_mxnet.MappedArray):
-    """An array whose own memory is added up."""
+class _InPlace(_mxnet.MappedArray):
+    """An array on the CPU: its own memory is summed."""
 
-    def put_back(self) -> None:
-        """Do nothing: the numbers are where they belong."""
+    def write_back(self) -> None:
+        """Do nothing: the sums are in the array."""
 
 
-class _Copy:
-    """A copy of an array that is not in the CPU's memory."""
+class _HostCopy:
+    """An array on another device, and its copy in the CPU's memory."""
 
     def __init__(self, array: NDArray) -> None:
         self._array = array
         self._numbers: NumPyArray = np.empty(0)
 
     def numbers(self) -> NumPyArray:
-        """Wait for the array and return a copy of it, flat."""
+        """Wait for the array and return a flat copy of it."""
         self._numbers = self._array.asnumpy().ravel()
         return self._numbers
 
-    def put_back(self) -> None:
-        """Write the numbers that `numbers` has returned, as they are now, into the array."""
+    def write_back(self) -> None:
+        """Write the copy, as it is now, into the array."""
         values = self._numbers.reshape(self._array.shape)
         _mxnet.as_legacy(self._array)[:] = mx.nd.array(values, dtype=values.dtype)
 
 
-class Group(NamedTuple):
-    """Arrays that are added up together, and where: one big array, or several small ones."""
+class Bucket(NamedTuple):
+    """Arrays that are summed together: one large array, or several small ones."""
 
-    memories: Sequence[_Memory | _Copy]
+    arrays: Sequence[_InPlace | _HostCopy]
     ends: Sequence[int]
-    own: NumPyArray | None  # where small ones are copied together
+    buffer: NumPyArray | None  # for several arrays
 
-    def add_up(self, add: Callable[[NumPyArray], None]) -> None:
-        """Wait for the arrays and let `add` replace their numbers, flat, by the sums."""
-        numbers = [memory.numbers() for memory in self.memories]
-        if self.own is None:
-            add(numbers[0])
+    def all_reduce(self, all_reduce: Callable[[NumPyArray], None]) -> None:
+        """Wait for the arrays and replace them by their sums.
+
+        Parameters
+        ----------
+        all_reduce : callable
+            Replaces a flat NumPy array by its sum over all workers.
+        """
+        numbers = [array.numbers() for array in self.arrays]
+        if self.buffer is None:
+            all_reduce(numbers[0])
         else:
-            add(np.concatenate(numbers, out=self.own))
+            all_reduce(np.concatenate(numbers, out=self.buffer))
             begin = 0
             for array, end in zip(numbers, self.ends, strict=True):
-                array[:] = self.own[begin:end]
+                array[:] = self.buffer[begin:end]
                 begin = end
-        for memory in self.memories:
-            memory.put_back()
+        for memory in self.arrays:
+            memory.write_back()
 
 
-class _Kept(NamedTuple):
-    """The arrays of the last sum, by which they are recognised, and their groups."""
+class _Cache(NamedTuple):
+    """The buckets of the last sum, and its arrays, which are kept so that their ids stay valid."""
 
     ids: tuple[int, ...]
     arrays: list[NDArray]
-    groups: list[Group]
+    buckets: list[Bucket]
 
 
-class Plan:
-    """How arrays of certain descriptions are added up.
+class SumPlan:
+    """The division of arrays with certain properties into buckets.
 
     Parameters
     ----------
-    key : sequence of Description
-        Of all arrays.
+    specs : sequence of ArraySpec
+        The properties of all arrays.
     number : int
-        Which plan of the workers this is.
+        The number of this plan on this worker.
     """
 
-    def __init__(self, key: Sequence[Description], number: int) -> None:
+    def __init__(self, specs: Sequence[ArraySpec], number: int) -> None:
         self.label = str(number).encode()
         self._last_ids: tuple[int, ...] = ()
-        self._kept: _Kept | None = None
-        self._members = _members(key)
-        self._ends = [[*accumulate(key[i].size for i in some)] for some in self._members]
-        self._own = [
-            np.empty(ends[-1], key[some[0]].dtype) if len(some) > 1 else None
-            for some, ends in zip(self._members, self._ends, strict=True)
+        self._cache: _Cache | None = None
+        self._members = _bucket_members(specs)
+        self._ends = [[*accumulate(specs[i].size for i in members)] for members in self._members]
+        self._buffers = [
+            np.empty(ends[-1], specs[members[0]].dtype) if len(members) > 1 else None
+            for members, ends in zip(self._members, self._ends, strict=True)
         ]
 
-    def knows(self, ids: tuple[int, ...]) -> bool:
-        """Return whether the arrays of these identities were the last that were added up."""
-        return self._kept is not None and self._kept.ids == ids
+    def has_cached(self, ids: tuple[int, ...]) -> bool:
+        """Return whether the buckets of the arrays with these ids are cached."""
+        return self._cache is not None and self._cache.ids == ids
 
-    def groups_of(self, arrays: Sequence[NDArray], ids: tuple[int, ...]) -> list[Group]:
-        """Return the groups of these arrays.
+    def buckets(self, arrays: Sequence[NDArray], ids: tuple[int, ...]) -> list[Bucket]:
+        """Return the buckets of these arrays.
 
-        To make them costs more than the sum itself. What comes for the second time comes again, as
-        gradients do; what comes once is not kept alive.
+        Making them costs more than the sum itself, so they are cached when the same arrays come for
+        the second time, as gradients do. Arrays that come once are not kept alive.
         """
-        if self._kept is not None and self._kept.ids == ids:
-            return self._kept.groups
-        kind = _Memory if arrays[0].ctx.device_type == "cpu" else _Copy
-        groups = [
-            Group([kind(arrays[i]) for i in some], ends, own)
-            for some, ends, own in zip(self._members, self._ends, self._own, strict=True)
+        if self._cache is not None and self._cache.ids == ids:
+            return self._cache.buckets
+        kind = _InPlace if arrays[0].ctx.device_type == "cpu" else _HostCopy
+        buckets = [
+            Bucket([kind(arrays[i]) for i in members], ends, buffer)
+            for members, ends, buffer in zip(self._members, self._ends, self._buffers, strict=True)
         ]
         if self._last_ids == ids:
-            self._kept = _Kept(ids, list(arrays), groups)
+            self._cache = _Cache(ids, list(arrays), buckets)
         self._last_ids = ids
-        return groups
+        return buckets
 
 
-def _members(key: Sequence[Description]) -> list[list[int]]:
-    """Return which arrays are added up together: neighbours of one dtype."""
-    members: list[list[int]] = []
-    room = 0
-    for i, array in enumerate(key):
-        if not array.size:
+def _bucket_members(specs: Sequence[ArraySpec]) -> list[list[int]]:
+    """Return the indices of the arrays in each bucket: neighbours of one dtype."""
+    buckets: list[list[int]] = []
+    remaining = 0
+    for i, spec in enumerate(specs):
+        if not spec.size:
             continue
-        room -= array.size
-        if room < 0 or array.size >= _WHOLE or array.dtype != key[members[-1][0]].dtype:
-            members.append([])
-            room = 0 if array.size >= _WHOLE else _TOGETHER - array.size
-        members[-1].append(i)
-    return members
+        remaining -= spec.size
+        if remaining < 0 or spec.size >= MIN_IN_PLACE or spec.dtype != specs[buckets[-1][0]].dtype:
+            buckets.append([])
+            remaining = 0 if spec.size >= MIN_IN_PLACE else BUCKET_SIZE - spec.size
+        buckets[-1].append(i)
+    return buckets
 
 
-def check_can_be_summed(key: Sequence[Description], dtypes: Sequence[str]) -> None:
-    """Raise ValueError if arrays of these descriptions cannot be added up over workers."""
-    for i, array in enumerate(key):
-        if array.stype != "default":
+def check_summable(specs: Sequence[ArraySpec], dtypes: Sequence[str]) -> None:
+    """Raise ValueError if workers cannot sum arrays with these properties."""
+    for i, spec in enumerate(specs):
+        if spec.stype != "default":
             raise ValueError(
-                f"array {i} of a sum is {array.stype}: workers add dense arrays only; let the "
-                "layer that has it make dense gradients (sparse_grad=False, grad_stype='default')"
+                f"array {i} of a sum is {spec.stype}: workers add dense arrays only; let its layer "
+                "make dense gradients (sparse_grad=False, grad_stype='default')"
             )
-        if array.context != key[0].context:
+        if spec.context != specs[0].context:
             raise ValueError(
-                f"the arrays of a sum are on {key[0].context} and {array.context}: give those of "
+                f"the arrays of a sum are on {specs[0].context} and {spec.context}: pass those of "
                 "one context, and copy the sums to the others"
             )
-        if array.dtype not in dtypes:
+        if spec.dtype not in dtypes:
             raise ValueError(
-                f"array {i} of a sum is {array.dtype}: workers add {', '.join(dtypes)}; convert it"
+                f"array {i} of a sum is {spec.dtype}: workers add {', '.join(dtypes)}; convert it"
             )

@@ -104,9 +104,9 @@ step's length, and is scaled to less. Halved or doubled: nothing."""
 # The start.
 
 GROWTH = 4
-"""From one number of rows to the next: of the parts of a sample on the way to a start, and of the
-proofs of a fit. On disk, one of so many blocks of a part has its Hessian. Halved: cross validation:
-1.02 of the passes, 1.4 of the time. Doubled: Poisson: 1.59 of the passes."""
+"""The factor from one number of rows to the next: of the parts of a sample on the way to a start,
+and of the proofs of a fit. On disk, the Hessian of a part comes from one block in `GROWTH`. Halved:
+cross validation: 1.02 of the passes, 1.4 of the time. Doubled: Poisson: 1.59 of the passes."""
 
 ERROR_OF_A_START = 0.02
 """Of the sample's error, about p / 2n of the loss: the decrement at which its optimum is near
@@ -114,30 +114,31 @@ enough for a start. Halved: 7 classes, raw: 1.13 of the passes. Doubled: 7 class
 passes."""
 
 EVERY_BLOCK = 8
-"""One of so many blocks on disk is in the part that a start is taken from. Halved: file of bytes:
-0.56 of the passes. Doubled: file of bytes: 2.21 of the passes, 1.4 of the time."""
+"""On disk, one block in `EVERY_BLOCK` is in the part that a start is taken from. Halved: file of
+bytes: 0.56 of the passes. Doubled: file of bytes: 2.21 of the passes, 1.4 of the time."""
 
 ROWS_BESIDE_A_PART = 250
 """Rows of a sample for each feature where there is such a part, which leads further. Halved:
 nothing. Doubled: file of bytes: 1.24 of the passes."""
 
 LARGER_PART = 16
-"""A part of so many times the sample's rows is worth reading. Halved or doubled: nothing."""
+"""A part is worth reading if it has this many times the sample's rows. Halved or doubled:
+nothing."""
 
 
 # The metric of a sample's Hessian.
 
 CHANGED = 0.05
-"""A step that leaves more of the decrement, and a curvature that has changed by more of itself:
-then the Hessian is taken anew. Halved: Fashion: 1.12 of the passes. Doubled: dense, collinear: 0.87
-of the passes."""
+"""The Hessian is computed again if a step leaves more than this part of the decrement, and the
+curvature has changed by more than this part of itself. Halved: Fashion: 1.12 of the passes.
+Doubled: dense, collinear: 0.87 of the passes."""
 
 SECANTS = 20
 """Steps and changes of the gradient that correct a metric. Halved: Fashion: 1.29 of the passes, 1.4
 of the time. Doubled: Fashion: 1.17 of the passes, 1.6 of the time."""
 
 PART_OF_A_STEP = 32
-"""Of all rows, one of so many has the Hessian of a step by products, or on disk the second moments.
+"""The Hessian of a step by products, or on disk the second moments, come from one row in this many.
 With 16 Fashion-MNIST took 12.4 and 28.3 passes, not 9.7 and 25.1. Halved or doubled: nothing."""
 
 
@@ -231,8 +232,8 @@ curvature of 300 the intercepts stood still with `OF_BIAS` alone; 22 epochs were
 Halved or doubled: nothing."""
 
 SLOW = 0.5
-"""`SLOW_EPOCHS` that together leave more of the distance are the last: Newton's method goes on. A
-fold goes on alone after `TRIES` steps that each leave more. Halved or doubled: nothing."""
+"""If `SLOW_EPOCHS` together leave more than this part of the distance, Newton's method continues. A
+fold continues alone after `TRIES` steps that each leave more. Halved or doubled: nothing."""
 
 SLOW_EPOCHS = 8
 """With 4 epochs raw counts of words took up to 1.7 times as long. Halved or doubled: nothing."""

@@ -41,9 +41,9 @@ def descend_matrix(
     Parameters
     ----------
     sweeps : int
-        At most.
+        The largest number of sweeps.
     steady : int
-        After so many sweeps that change no sign it ends.
+        It ends after this number of sweeps that change no sign.
     left : float
         It ends with a sweep that lowers q by this part of what the best one did.
     most : float

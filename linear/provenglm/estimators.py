@@ -461,7 +461,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     'tweedie'    half the deviance              ``TweedieRegressor(power=power, alpha=alpha)``
     ============ ============================== ================================================
 
-    h(z) is z^2/2 up to abs(z) = epsilon, and goes on as a straight line. The last three predict
+    h(z) is z^2/2 up to abs(z) = epsilon, and linear beyond. The last three predict
     exp(xw + b). The features need no scaling, and the intercept is not penalised.
 
     Parameters

@@ -51,9 +51,9 @@ from provenglm.types import NumPyArray
 
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
-# A scale is its own best one, to so many digits.
+# A scale is its own best one if the ratio is at least this.
 _OWN_BEST = 0.99
-# A mean of so many standard deviations: products of features that are not centred lose digits.
+# With a mean of more standard deviations, products of features that are not centred lose digits.
 _FAR = 1e5
 # A smaller column has no say in a bound, and its products no digits.
 _LEAST_UNIT = 1e-140
@@ -86,7 +86,7 @@ def best_scale(
     Returns
     -------
     float
-        0 (or `least`) if so many residuals are 0 that f stays below 1: a perfect fit of all but
+        0 (or `least`) if enough residuals are 0 to keep f below 1: a perfect fit of all but
         outliers.
     """
     unit = float(np.abs(residual).max(initial=0.0))

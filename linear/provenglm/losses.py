@@ -18,7 +18,7 @@ from provenglm.arguments import check_finite
 from provenglm.types import NumPyArray
 
 OFFSET_OF_FLOAT32 = 30.0
-"""A mean of so many standard deviations, and float32 is left: it costs one to two digits."""
+"""Float32 is not used for means beyond this many standard deviations: it loses up to 2 digits."""
 
 _LEAST_CURVATURE = 1e-3
 """In a Hessian, of samples on the straight part of Huber's loss."""
@@ -27,7 +27,7 @@ MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """By bytes of a number: exp() of larger scores would overflow when it is summed."""
 
 
-# Of the divergence of a logistic loss, where there are so many rows that it is float32.
+# Of the divergence of a logistic loss, which is float32 if there are many rows.
 _MOST_LOG_OF_A_SQUARE = 700.0
 _MOST_LOG_OF_FLOAT32 = np.float32(80)
 _LOG_2 = np.float32(np.log(2))
@@ -238,7 +238,7 @@ class Loss(ABC):
         mean : numpy.ndarray, () or (K,)
             That of the targets, of classes their shares.
         is_long : bool
-            Whether there are so many rows that nothing of float64 is made for each of them.
+            Whether there are too many rows to make an array of float64 with a number for each.
         """
 
     def observed(self, target: NumPyArray) -> NumPyArray:

@@ -82,7 +82,7 @@ def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
             if not longer < new:
                 break
             length, new, new_theta = 2 * length, longer, longer_theta
-        # Scores are taken anew: a hundred updates would leave a hundred roundings in them.
+        # Scores are computed again, because each update of them would add a rounding error.
         theta, scores = new_theta, sample.rows @ new_theta
         objective = sample.value(theta, scores)
 

@@ -276,9 +276,9 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
 
 
 def _size_on_disk(problem: Problem, size: int, most: float) -> int:
-    """Return how many rows the sample has where they are on disk: as many as there is room for.
+    """Return how many rows the sample has if they are on disk: the number that fits into memory.
 
-    Few are enough where a part of all rows is read.
+    Few are enough if a part of all rows is read.
     """
     rows: Any = rows_of(problem.features)
     few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_A_PART * rows.shape[1])
@@ -317,10 +317,10 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
 def sample_size(n: int, p: int, outputs: int) -> int:
     """Return how many rows the Hessian's sample has.
 
-    As many as make the Hessian half as dear as a pass: in BLAS, a multiplication of a product of
-    matrices costs a 32nd of one of a pass over rows for a single output, which waits for memory. At
-    least 20 rows per feature, 10 where 20 would cost three passes; at most 1,000, and a quarter of
-    the rows.
+    With this number the Hessian costs half as much as a pass: in BLAS, a multiplication of a
+    product of matrices costs a 32nd of one of a pass over rows for a single output, which waits for
+    memory. At least 20 rows per feature, 10 if 20 would cost three passes; at most 1,000, and a
+    quarter of the rows.
     """
     like_a_pass = constants.SAMPLE_OF_A_PASS * n / (p * outputs)
     least = constants.ROWS_OF_A_FEATURE * p
@@ -378,9 +378,9 @@ def _rotated(
 def _rotated_after(
     objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
 ) -> Iterator[State]:
-    """Go on in the space that the rows span, after conjugate gradients."""
+    """Continue in the space that the rows span, after conjugate gradients."""
     before = objective.passes
-    why = f"; after {before:,.0f} passes Newton's method went on in the space that the rows span"
+    why = f"; after {before:,.0f} passes Newton's method continued in the space that the rows span"
     for state in _rotated(objective, sample, start, rng):
         yield replace(state, passes=before + state.passes, name="newton, rotated", why=why)
 

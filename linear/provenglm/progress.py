@@ -29,8 +29,8 @@ class Progress:
     """Hears of each snapshot; a context manager, which opens and closes the bar.
 
     Lines go to the logger ``provenglm``, or to the standard output if the program has configured no
-    logging. The bar is as long as the digits that
-    `tol` asks for, since nobody knows how many snapshots it will take.
+    logging. The bar counts the digits that
+    `tol` asks for, because the number of snapshots is not known in advance.
 
     Parameters
     ----------

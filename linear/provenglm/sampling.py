@@ -143,7 +143,7 @@ def _no_sample(objective: Objective) -> Sample:
 def has_offsets(rows: Rows, scaling: Scaling) -> bool:
     """Return whether float32 has too few digits for a feature's mean beside its deviation.
 
-    From rows at equal distances, at most as many as a sample that metrics are measured on.
+    It is judged from rows at equal distances, at most the size of a sample for a metric.
     """
     n, p = rows.shape
     block: Any = rows.pick(np.arange(0, n, max(1, n // constants.LEAST_ROWS)))
@@ -273,7 +273,7 @@ def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
 
 
 def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
-    """Return the coordinates, the largest mean in units of a deviation, and who is rare.
+    """Return the coordinates, the largest mean in units of a deviation, and the rare features.
 
     Rare are features whose variance comes from a few rows, or from none.
     """

@@ -75,7 +75,7 @@ def states(
 ) -> Iterator[State]:
     """Yield a state for the start, and each time when the optimum seems as near as asked.
 
-    Where epochs gain too little, or were too many for the penalty, another method goes on.
+    If epochs gain too little, or were too many for the penalty, another method continues.
 
     Parameters
     ----------

@@ -545,9 +545,9 @@ class _Run:
 
     @staticmethod
     def _is_better(new: Snapshot, best: Snapshot) -> bool:
-        """Whether it is lower; what was computed in float64 goes before what was in float32.
+        """Whether `new` is lower; a value in float64 is preferred to one in float32.
 
-        But not before what is lower by far: a method in float32 may go on from a point in float64.
+        But not to one that is lower by far: a method in float32 may start from a point in float64.
         """
         if new.is_single == best.is_single:
             return new.objective <= best.objective
@@ -566,7 +566,7 @@ class _Run:
 
     def _rounding(self) -> float:
         assert self._best is not None
-        # In float32 nothing is called rounding: the methods go on in float64 then.
+        # In float32 no difference counts as rounding: the methods then continue in float64.
         if self._best.snapshot.is_single:
             return 0.0
         return ROUNDING * abs(self._best.snapshot.objective) + sys.float_info.min

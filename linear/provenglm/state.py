@@ -24,7 +24,7 @@ class State:
     name: str = ""
     """Of the method, where the plan leaves it open."""
     is_cheap: bool = False
-    """Whether an iteration costs so little that the run goes on until the proof is there."""
+    """Whether an iteration is cheap enough to continue until the proof succeeds."""
     why: str = ""
     """What there is to add to the plan's reason."""
 

@@ -1,7 +1,7 @@
 """A start and a metric from a part of the rows on disk that is as good as many small samples.
 
-To draw rows from all over a file costs as much as to read it, soon. Every eighth block is read at
-an eighth of the cost, and has so many rows that its Hessian is nearly that of all of them.
+Rows drawn at random from a file soon cost as much as reading all of it. Every eighth block costs an
+eighth, and these blocks have enough rows for a Hessian close to that of all rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Thinned:
 
     @classmethod
     def of(cls, objective: Objective, sample: int) -> Thinned | None:
-        """Return it where it is worth its while, beside a sample of so many rows."""
+        """Return it if it is worth its cost beside a sample of `sample` rows, else None."""
         rows = objective.rows
         if not isinstance(rows, DiskRows) or objective.loss.outputs > 1:
             return None

@@ -7,8 +7,8 @@ constant or rare, some rows weigh nothing, some classes are nearly separable. Ru
 ``make fuzz-linear``; the first 150 are a test.
 
 ``make fuzz-linear KIND=l1`` (or ``huber``, or ``disk``) makes other problems of the same data: with
-an L1 penalty, with Huber's loss and its scale, in files. ``KIND=hostile`` makes data that somebody
-may have by mistake: sentinels and a 1e25 among the targets, columns whose mean is 1e13 times their
+an L1 penalty, with Huber's loss and its scale, in files. ``KIND=hostile`` makes data with
+mistakes of users: sentinels and a 1e25 among the targets, columns whose mean is 1e13 times their
 deviation, weights from 1e-300 to 1e19. These are judged in long double (`long_double`).
 """
 

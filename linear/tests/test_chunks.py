@@ -324,9 +324,7 @@ def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
         return read(self, *rows)
 
     monkeypatch.setattr(parts.FilePart, "read", shrinking)
-    with pytest.raises(
-        OSError, match=r"has 200 bytes, and had 9,728 since it was opened: leave it"
-    ):
+    with pytest.raises(OSError, match=r"has 200 bytes, and had 9,728 since it was opened: do not"):
         SVRGClassifier().fit(data, Y)
 
 

@@ -1,4 +1,4 @@
-"""Compiled code: its cache, which nobody needs, and Ctrl-C while Numba is imported."""
+"""Compiled code: it works without a cache, and Ctrl-C while Numba is imported does no harm."""
 
 import os
 import signal
@@ -123,7 +123,7 @@ warnings.simplefilter("ignore")
 real, seen = builtins.__import__, []
 
 def interrupted(name, *args, **kwargs):
-    "Ctrl-C when so many imports of Numba have begun."
+    "Ctrl-C when a given number of imports of Numba have begun."
     if name.startswith(("numba", "llvmlite")):
         seen.append(name)
         if len(seen) == int(sys.argv[1]):

@@ -155,12 +155,12 @@ def test_kept_columns_and_their_products(intercept):
             np.testing.assert_allclose(known.gradient, expected.gradient, atol=1e-12)
 
 
-def test_a_lasso_of_kept_products_is_that_of_products_made_anew(monkeypatch):
+def test_a_lasso_of_kept_products_is_that_of_fresh_products(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 500)) + rng.normal(size=(120, 1))
     y = X[:, :30] @ rng.normal(size=30) + rng.normal(size=120)
     kept = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     monkeypatch.setattr(constants, "KEPT_NUMBERS", 0)
-    anew = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
-    assert kept.objective_ == pytest.approx(anew.objective_, rel=1e-10)
-    np.testing.assert_allclose(kept.coef_, anew.coef_, atol=1e-5)
+    fresh = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    assert kept.objective_ == pytest.approx(fresh.objective_, rel=1e-10)
+    np.testing.assert_allclose(kept.coef_, fresh.coef_, atol=1e-5)

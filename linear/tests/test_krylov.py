@@ -558,7 +558,7 @@ def test_where_they_take_as_many_passes_as_there_are_rows_these_are_turned(loss,
     monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     solution = solve(problem, settings)
     assert solution.method == "newton, rotated"
-    assert "passes Newton's method went on in the space that the rows span" in solution.why
+    assert "passes Newton's method continued in the space that the rows span" in solution.why
     passes = [record.passes for record in solution.history]
     assert 80 < passes[-1] < 1000
     assert np.all(np.diff(passes) >= 0)

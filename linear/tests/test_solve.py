@@ -77,7 +77,7 @@ def test_max_iter(count, metric):
     problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
     solution = solve(problem, Settings(tol=0, metric=metric, max_iter=count))
     assert solution.reason is StopReason.MAX_ITER
-    # The start, and so many after it.
+    # The start, and this number after it.
     assert len(solution.history) == count + 1
 
 
@@ -388,7 +388,7 @@ def test_dtypes_agree_with_float64(dtype, metric):
 
 @pytest.mark.parametrize("metric", ["hessian", "auto"])
 def test_a_given_start_is_where_it_begins(metric):
-    # So many rows that without one a part of them would be solved first.
+    # Enough rows that without a start a part of them would be solved first.
     problem = problem_of(Logistic(), n=40_000, p=5, l2=1e-3)
     settings = Settings(metric=metric, tol=1e-6)
     far = solve(problem, settings)

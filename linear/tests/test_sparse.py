@@ -452,12 +452,12 @@ REFUSED = {
     ),
     "a column that is not there": (
         lambda: broken(indices=(0, 5)),
-        "X is sparse, and has an entry for column 5 in row 0, but only 5 columns: make it anew "
+        "X is sparse, and has an entry for column 5 in row 0, but only 5 columns: create it again "
         "with the right shape",
     ),
     "a negative column": (
         lambda: broken(indices=(0, -1)),
-        "X is sparse, and has an entry for column -1 in row 0, but only 5 columns: make it anew "
+        "X is sparse, and has an entry for column -1 in row 0, but only 5 columns: create it again "
         "with the right shape",
     ),
     "an end beyond the values": (

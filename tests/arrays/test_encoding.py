@@ -93,8 +93,18 @@ def test_ndarrays_come_back_on_the_context_asked_for():
 def test_what_is_no_data_is_refused_when_it_is_written(value):
     """Not when it is read: then it is too late."""
     assert not is_data(value)
-    with pytest.raises(TypeError, match="cannot be saved: data is None, numbers, strings, arrays"):
-        encode(value, {})
+    for place in (lambda v: v, lambda v: {"a": [1, ({"b": v, "c": v},)]}):
+        with pytest.raises(TypeError, match="cannot be saved: data is None, numbers, strings"):
+            encode(place(value), {})
+
+
+def test_the_place_of_what_is_no_data_is_told():
+    value = {"a": [1, ({3: object(), "c": b""},)]}
+    message = r"^\['x'\]\['a'\]\[1\]\[0\]\[3\]: <object object at \w+> cannot be saved"
+    with pytest.raises(TypeError, match=message):
+        encode(value, {}, ["x"])
+    with pytest.raises(TypeError, match=r"^\['a'\]\[0\]: \{1.5: 2\} cannot be saved"):
+        encode({"a": [{1.5: 2}]}, {})
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", bytes(100), b"\x80\x04K\x01."])

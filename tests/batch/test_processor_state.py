@@ -87,7 +87,7 @@ def test_without_a_step_the_losses_are_those_without_svrg(processor, table):
     plain = losses_of(processor, [])
     handlers = [gs.SVRGHandler(2, gradient_table=table), gs.VarianceHandler(batches=2)]
     assert problems.same(losses_of(processor, handlers), plain)
-    # The state matters: the second epoch begins with it, or anew.
+    # The state matters: the second epoch begins with it, or from zero.
     assert problems.same(plain[:1], plain[4:5]) == (processor is Resetting)
 
 

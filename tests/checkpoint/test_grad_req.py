@@ -1,4 +1,4 @@
-"""Layers that a handler freezes or trains in the course of a run: a resume goes on to the bit.
+"""Layers that a handler freezes or unfreezes during a run: a resume is exact to the bit.
 
 0.8 took the snapshot, and the layers that are trained, as they were when the resumed run began.
 """

@@ -178,7 +178,7 @@ def kept(values, mode, keep_last, keep_best):
 
 
 def check_retention(folder, values, mode, keep_last, keep_best, cut=None):
-    """Write one checkpoint for each value; go on in another handler after `cut` of them."""
+    """Write one checkpoint for each value; continue in another handler after `cut` of them."""
 
     def handler():
         monitor = {"monitor": "figure", "mode": mode} if mode else {}
@@ -286,7 +286,7 @@ def test_the_defaults_keep_the_last_three(tmp_path):
     assert gs.CheckpointHandler(tmp_path).best is None
 
 
-def test_what_somebody_else_removed(tmp_path, caplog):
+def test_a_checkpoint_that_another_program_removed(tmp_path, caplog):
     class Thief(EpochBegin):
         def epoch_begin(self, estimator, *args, **kwargs):
             if estimator.position.epoch == 2:

@@ -1,4 +1,4 @@
-"""What becomes of the states of several workers when another number of them goes on."""
+"""The states of several workers after a resume with another number of workers."""
 
 import types
 
@@ -9,10 +9,9 @@ import pytest
 from gluon_svrg.arrays.replicas import mean_replicas
 from gluon_svrg.batch.backward import to_plain
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
-from gluon_svrg.checkpoint.handler_states import HandlerStates
-from gluon_svrg.checkpoint.parts import NetworkPart
+from gluon_svrg.checkpoint.handler_states import merge_handlers
+from gluon_svrg.checkpoint.network_state import merge_network
 from gluon_svrg.events import Stateful
-from mxnet.gluon import nn
 
 
 class Summed(Stateful):
@@ -42,31 +41,28 @@ def state_of(rank):
     }
 
 
+def run_of(*handlers, is_first=True):
+    workers = types.SimpleNamespace(is_first=is_first)
+    return types.SimpleNamespace(handlers=handlers, workers=workers)
+
+
 def test_each_handler_merges_its_own():
     handlers = [Summed(), Plain(), Summed()]
-    states = HandlerStates(None, handlers)
     before = [state_of(rank) for rank in range(3)]
-    merged = states.merged(before, is_first=True)
+    merged = merge_handlers(run_of(*handlers), before)
     assert merged["summed"] == [["Summed", {"sum": 7, "of": 3}], ["Summed", {"sum": 30, "of": 3}]]
     for key in ("plain", "gone", "mxnet.StoppingHandler"):
         assert merged[key] == before[0][key]
-    assert states.merged(before, is_first=False)["summed"][0] == ["Summed", {"sum": 0, "of": 3}]
+    other = merge_handlers(run_of(*handlers, is_first=False), before)
+    assert other["summed"][0] == ["Summed", {"sum": 0, "of": 3}]
     assert before == [state_of(rank) for rank in range(3)]
     with pytest.raises(ValueError, match="not these"):
-        HandlerStates(None, [Refuses()]).merged([{"refuses": [["Refuses", {}]]}], is_first=True)
+        merge_handlers(run_of(Refuses()), [{"refuses": [["Refuses", {}]]}])
 
 
 def network_state(means, replicas):
     weights = {"0.weight": mx.nd.array([[0.1, 0.2]]), "1.mean": mx.nd.array(means)}
     return {"weights": weights, "contexts": 2, "replicas": replicas, "outside": [[np.ones(1)]]}
-
-
-def network_of(contexts=1):
-    net = nn.HybridSequential(prefix="net_")
-    net.add(nn.Dense(1, in_units=2), nn.BatchNorm(in_channels=1))
-    net.initialize(ctx=[mx.cpu(i) for i in range(contexts)])
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    return NetworkPart(types.SimpleNamespace(net=net, trainer=trainer, context=[mx.cpu(0)]))
 
 
 def test_running_statistics_are_averaged():
@@ -76,7 +72,7 @@ def test_running_statistics_are_averaged():
         network_state([2.0], {"1.mean": [np.float32([2]), np.float32([4])]}),
         network_state([5.0], {}),
     ]
-    merged = network_of().merged(states, is_first=False)
+    merged = merge_network(None, states)
     assert merged["weights"]["1.mean"].asnumpy().tolist() == [3.0]
     assert merged["weights"]["0.weight"] is states[0]["weights"]["0.weight"]
     assert (merged["replicas"], merged["contexts"]) == ({}, 2)
@@ -86,7 +82,7 @@ def test_running_statistics_are_averaged():
 def test_what_is_equal_keeps_its_bits():
     copies = [np.float32([0.1]), np.float32([0.3])]
     states = [network_state([0.1], {"1.mean": copies}) for _ in range(3)]
-    merged = network_of().merged(states, is_first=True)
+    merged = merge_network(None, states)
     assert merged["replicas"] == {"1.mean": copies}
     assert mean_replicas([[np.float32([0.1])]] * 3)[0].tobytes() == np.float32([0.1]).tobytes()
     whole = mean_replicas([[np.int32([3])], [np.int32([4])]])

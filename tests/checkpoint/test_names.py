@@ -1,4 +1,4 @@
-"""A network that is made anew in the same process has other names, in another sorted order."""
+"""A network that is created again in one process has other names, in another sorted order."""
 
 import gluon_svrg as gs
 import mxnet as mx

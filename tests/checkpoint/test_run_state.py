@@ -1,4 +1,4 @@
-"""A run that goes on from a checkpoint is, bit for bit, the run that was never interrupted."""
+"""A run that continues from a checkpoint is, bit for bit, the run that was never interrupted."""
 
 import collections
 import functools
@@ -182,7 +182,7 @@ def outcome(estimator, result, following):
 
 
 def check_that_it_is_exact(folder, handlers, data, stop, part=None, whole=None, **net):
-    """Compare one run with two, the second of which goes on in another process's stead."""
+    """Compare one run with two, of which the second continues as another process would."""
     whole = whole or {"epochs": 3}
     ((duration),) = whole.items()
     expected = whole_run(handlers, data, duration, tuple(net.items()), mx.util.is_np_array())
@@ -271,7 +271,7 @@ def test_all_handlers(stop, tmp_path):
 
 
 class CutEachEpoch(BatchEnd):
-    """Ends each epoch after two batches, and the run goes on."""
+    """Ends each epoch after two batches, and the run continues."""
 
     def batch_end(self, estimator, *args, **kwargs):
         return estimator.position.batch_in_epoch == 1

@@ -282,7 +282,7 @@ def traps(marker):
 
 
 def forged(folder, manifest=None, **files):
-    """Write the newest checkpoint anew with another content, its checksums right."""
+    """Write the newest checkpoint again with another content and right checksums."""
     found = storage.read(folder / NEWEST)
     shutil.rmtree(found.path)
     files = {name: c for name, c in {**found.files, **files}.items() if c is not None}
@@ -373,7 +373,7 @@ def test_a_manifest_of_another_form(forgery, folder):
     [
         (
             storage.FORMAT + 1,
-            "a later version (9.8), and this version reads up to format 4",
+            f"a later version (9.8), and this version reads up to format {storage.FORMAT}",
         ),
         (storage.OLDEST_FORMAT - 1, "an earlier version (9.8), and this version reads from"),
     ],
@@ -416,7 +416,7 @@ def test_what_is_written(tmp_path):
         "bytes": 256,
         "sha256": hashlib.sha256(files["b"]).hexdigest(),
     }
-    assert (manifest["format"], manifest["position"]) == (4, {"epoch": 3})
+    assert (manifest["format"], manifest["position"]) == (storage.FORMAT, {"epoch": 3})
     assert storage.read(path) == Checkpoint(path, CheckpointKey(12, 3, True), manifest, files)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     with pytest.raises(FileExistsError, match=r"the checkpoint '.*begun' is there already"):
@@ -658,7 +658,7 @@ def test_a_folder_that_was_renamed_is_damaged(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
-    """Who puts it aside for that would lose a good checkpoint."""
+    """Setting it aside for that would lose a good checkpoint."""
     storage.write(tmp_path, CheckpointKey(3, 1), {"a": b"1"})
 
     def refuse(path, *_, **__):

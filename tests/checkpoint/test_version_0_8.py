@@ -9,6 +9,9 @@ import interrupted_runs
 import numpy as np
 import pytest
 from gluon_svrg import deploy
+from gluon_svrg.checkpoint import storage, version_0_8
+from gluon_svrg.optimizer.states import TrainerStates, trainer_states
+from mxnet import gluon
 
 FILES = Path(__file__).parents[1] / "data" / "version_0_8"
 
@@ -49,7 +52,6 @@ def test_a_run_continues_to_the_same_bits(name, checkpoint, contexts, evaluation
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_run_continues_between_two_evaluations_of_the_same_weights(tmp_path):
     """The one after the epoch's last batch was interrupted, that of the epoch's end not begun."""
     found, whole = resumed(
@@ -79,3 +81,30 @@ def test_a_model_gives_the_same_outputs(name, tolerance):
     assert card["class_names"] == names
     best = [row[0].name for row in predictor.classes(samples)]
     assert best == (["yes", "no"] if name == "binary" else ["dog"] * 3)
+
+
+def test_every_older_format_that_is_read_has_a_checkpoint_here():
+    found = {storage.read_manifest(path.parent)["format"] for path in FILES.rglob("manifest.json")}
+    assert found == set(range(storage.OLDEST_FORMAT, storage.FORMAT))
+
+
+def test_the_file_of_a_worker_had_the_optimizers_states_as_bytes():
+    net = gluon.nn.Dense(1, in_units=2)
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"momentum": 0.9})
+    content = trainer_states(trainer).to_bytes()
+    counts = dict.fromkeys(("epoch", "batch", "batch_in_epoch"), 0)
+    states = {
+        "trainer": {"states": np.frombuffer(content, np.uint8), "places": ["weight", "bias"]},
+        "position": {**counts, "is_in_epoch": False, "is_cut": False},
+        "history": {"history": []},
+        "handlers": {"svrg": [["SVRGHandler", {"a": 1}]]},
+        "random_state": {"random_state": [["RandomStateHandler", {"seed": 3}]]},
+    }
+    found = version_0_8.translated(states)
+    assert TrainerStates(**found["trainer"]["states"]).to_bytes() == content
+    assert version_0_8.translated({**states, "trainer": found["trainer"]}) == found
+    assert found["trainer"]["places"] == ["weight", "bias"]
+    assert found["handlers"]["random_state"] == [["RandomStateHandler", {"seed": 3}]]
+    assert found["handlers"]["svrg"] == [["SVRGHandler", {"a": 1}]]
+    assert "random_state" in states  # nothing given is changed

@@ -135,7 +135,7 @@ def test_a_pass_that_was_left_early(name, samples, tmp_path):
 
 
 def test_one_iterator_in_several_hands(tmp_path):
-    """What was read of it is known whoever asks: fit, evaluate after evaluate."""
+    """`fit` and repeated `evaluate` all know what was read of it."""
     iterator = svm_file(tmp_path, 10)
     for _ in range(5):
         assert samples_of(batches_of(iterator, "val_data")) == list(range(10))
@@ -259,7 +259,7 @@ def test_samples_that_roll_over_are_not_cut_off():
     iterator = mx.io.NDArrayIter(np.arange(10.0), np.arange(10.0), 4, last_batch_handle="roll_over")
     data = training_data(iterator)
     assert data.num_batches is data.num_samples is None
-    assert "divides the samples anew" in data.reason_not_repeatable()
+    assert "divides the samples differently" in data.reason_not_repeatable()
     assert [ids(data.iterate_epoch(epoch)) for epoch in range(3)] == [
         [[0, 1, 2, 3], [4, 5, 6, 7]],
         [[8, 9, 0, 1], [2, 3, 4, 5], [6, 7, 8, 9]],

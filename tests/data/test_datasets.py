@@ -60,8 +60,8 @@ def test_a_missing_file_says_how_to_get_it(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ({"magic": b"\0\0\x0d"}, "is no IDX file of unsigned bytes: get the file anew"),
-        ({"cut": 2}, r"holds 118 bytes, its header says \(6, 4, 5\): get the file anew"),
+        ({"magic": b"\0\0\x0d"}, "is no IDX file of unsigned bytes: download the file again"),
+        ({"cut": 2}, r"holds 118 bytes, its header says \(6, 4, 5\): download it again"),
     ],
 )
 def test_a_damaged_file_is_an_error(tmp_path, damage, message):

@@ -407,9 +407,9 @@ X = np.arange(6.0)
         ([X], {"batch_size": 0}, ValueError, "batch_size must be a positive integer, got 0: each"),
         ([X], {"batch_size": 2.0}, TypeError, "batch_size must be a positive integer, got 2.0"),
         ([X], {"shuffle": "yes"}, TypeError, "shuffle must be a bool, got 'yes': a sampler"),
-        ([X], {"seed": -1}, ValueError, "seed must be a non-negative integer, got -1: it decides"),
+        ([X], {"seed": -1}, ValueError, "seed must be a non-negative integer, got -1: the batches"),
         ([X], {"seed": True}, TypeError, "seed must be a non-negative integer, got True"),
-        ([X], {"prefetch": -1}, ValueError, "prefetch must be a non-negative integer, got -1: a"),
+        ([X], {"prefetch": -1}, ValueError, "prefetch must be a non-negative integer, got -1: the"),
         ([X], {"transform": 3}, TypeError, "transform must be callable .*, got 3"),
         (
             [X],
@@ -436,7 +436,7 @@ def test_an_epoch_is_a_non_negative_integer(epoch):
     loader = ArrayLoader(X, batch_size=4)
     for call in (loader.set_epoch, loader.order):
         with pytest.raises(
-            (ValueError, TypeError), match=rf"non-negative integer, got {epoch}: it"
+            (ValueError, TypeError), match=rf"non-negative integer, got {epoch}: the"
         ):
             call(epoch)
 

@@ -72,7 +72,7 @@ def test_between_two_locks_every_pass_sees_the_same_pixels(shuffle, prefetch):
     assert same(pixels(data), seen[0])
 
 
-def test_unlocked_each_epoch_and_each_pass_in_order_draws_anew():
+def test_unlocked_each_epoch_and_each_pass_in_order_draws_again():
     data = loader()
     assert data.locked_draw is None
     passes = []
@@ -230,7 +230,9 @@ def test_a_loader_that_draws_by_itself_cannot_be_locked():
 def test_a_draw_is_a_non_negative_integer(draw, error):
     data = loader()
     data.lock(2)
-    message = f"draw must be a non-negative integer, got {draw}: it decides the augmentation"
+    message = (
+        f"draw must be a non-negative integer, got {draw}: the augmentation of every sample depends"
+    )
     with pytest.raises(error, match=message):
         data.lock(draw)
     assert data.locked_draw == 2

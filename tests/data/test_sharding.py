@@ -9,9 +9,8 @@ from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.samples import sample_axis
 from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler, transforms as T
-from gluon_svrg.data.shard import Shard
-from gluon_svrg.data.sharding import describe_sharding, shard
-from gluon_svrg.data.training_data import batches_of, training_data
+from gluon_svrg.data.sharding import Shard
+from gluon_svrg.data.training_data import ShardedBatches, batches_of, shard, training_data
 from gluon_svrg.workers import SingleProcess
 from mxnet import gluon
 
@@ -133,7 +132,7 @@ def parts_of(make, size, axis=0):
     for rank in range(size):
         workers = Several(rank, size)
         np.random.seed(1)
-        parts.append(shard(training_data(make(workers)), workers, axis))
+        parts.append(training_data(make(workers)).sharded(workers, axis))
     return parts
 
 
@@ -191,7 +190,7 @@ def test_rows_of_a_batch():
 
 def test_one_worker_has_the_data_themselves():
     data = training_data(KINDS["list"](SingleProcess()))
-    assert shard(data, SingleProcess()) is data
+    assert data.sharded(SingleProcess()) is data
 
 
 @pytest.mark.full
@@ -269,8 +268,8 @@ def test_worker_batch_sampler(batch_size, last_batch, size):
         assert list(itertools.chain(*parts)) == batch
     data = [own_data_loader(Several(r, size), batch_size, last_batch) for r in range(size)]
     for rank, part in enumerate(data):
-        shared = shard(training_data(part), Several(rank, size))
-        assert len(drawn(shared.iterate_epoch, 0)) == shared.num_batches == len(whole)
+        sharded = training_data(part).sharded(Several(rank, size))
+        assert len(drawn(sharded.iterate_epoch, 0)) == sharded.num_batches == len(whole)
 
 
 def test_a_worker_without_a_row_has_an_empty_batch():
@@ -287,8 +286,8 @@ def test_a_worker_without_a_row_has_an_empty_batch():
 def test_parts_that_are_kept_are_the_same_objects(name):
     data = KINDS[name](None)
     workers = Several(1, 2)
-    part = shard(training_data(data), workers)
-    again = shard(training_data(data), workers)  # a handler that is given the same
+    part = training_data(data).sharded(workers)
+    again = part.sharded(workers)
     first = {i: tree_leaves(part.batch(i)) for i in range(part.num_batches)}
     for batches in (part.in_order(), again.in_order(), again.first_batches(9)):
         for position, batch in enumerate(batches):
@@ -300,7 +299,7 @@ def test_parts_that_are_kept_are_the_same_objects(name):
 
 def test_a_list_whose_batches_are_exchanged():
     data = KINDS["list"](None)
-    part = shard(training_data(data), Several(1, 2))
+    part = training_data(data).sharded(Several(1, 2))
     before = list(part.in_order())
     data.reverse()
     check_all(data[::-1], [[b[: len(b)] for b in data[::-1]]])
@@ -315,7 +314,6 @@ def test_only_own_rows_are_transformed():
             seen.append(len(arrays[0]))
             return super().apply(arrays, draw)
 
-    Watched.__module__ = T.ToFloat.__module__  # as one of the package
     part = parts_of(loader(transform=Watched()), 5)[4]
     list(part.iterate_epoch(0))
     assert seen == [1] * 5
@@ -326,7 +324,7 @@ def test_only_own_rows_are_transformed():
 def test_the_loader_of_the_user_stays_as_it_is():
     own = loader()(None)
     before = list(own.in_order())
-    part = shard(training_data(own), Several(0, 2))
+    part = training_data(own).sharded(Several(0, 2))
     list(part.iterate_epoch(4))
     part.lock(3)
     assert (own.epoch, own.locked_draw, own.seed) == (5, 3, 3)
@@ -343,7 +341,7 @@ def test_the_seed_that_was_drawn_is_the_first_workers():
     own = ArrayLoader(X, Y, batch_size=SIZE, shuffle=True)
     given = loader()(None)
     list(own)  # whose batches are kept
-    part = shard(training_data(own), Second(1, 2))
+    part = training_data(own).sharded(Second(1, 2))
     assert own.seed == 3
     check_all(list(given.in_order()), [list(own.in_order())])
     check_all(
@@ -358,14 +356,42 @@ def test_evaluation_data():
     assert len(list(batches_of(KINDS["list"](None), "val_data"))) == 5
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_hand_written_loop_in_one_process_has_all_batches(name):
+    np.random.seed(1)
+    batches = shard(KINDS[name](SingleProcess()))
+    whole = whole_of(KINDS[name])
+    if whole.num_batches is not None:
+        assert len(batches) == whole.num_batches
+    for _ in range(2):
+        check_all(drawn(whole.iterate_once), [drawn(iter, batches)])
+    assert list(map(type, shard(batches))) == list(map(type, batches))
+
+
+def test_a_hand_written_loop_needs_a_row_for_each_worker():
+    batches = ShardedBatches(parts_of(loader(shuffle=False, batch_size=11), 2)[0])
+    rows = iter(batches)
+    assert [len(next(rows)[0]) for _ in range(2)] == [5, 5]
+    with pytest.raises(ValueError, match=r"no sample of batch 2 .* last_batch='discard'"):
+        next(rows)
+
+
+def test_sharded_data_are_restored():
+    """Trial steps read this worker's rows, and leave the position as it was."""
+    for name in ("NDArrayIter", "NDArrayIter that shuffles", "list", "arrays", "DataLoader"):
+        whole, (first, second) = whole_of(KINDS[name]), parts_of(KINDS[name], 2)
+        with whole.restored() as epoch, first.restored() as upper, second.restored() as lower:
+            check_all(drawn(epoch, 0), [drawn(upper, 0), drawn(lower, 0)])
+
+
 @pytest.mark.full
 def test_what_is_told():
     workers = Several(0, 4)
-    text = describe_sharding(shard(training_data(data_loader(None)), workers), workers)
+    text = training_data(data_loader(None)).sharded(workers).describe_sharding(workers)
     assert "4 workers: each loads whole batches of a DataLoader" in text
     assert "WorkerBatchSampler" in text
     for make in (own_data_loader, loader()):
-        text = describe_sharding(shard(training_data(make(workers)), workers), workers)
+        text = training_data(make(workers)).sharded(workers).describe_sharding(workers)
         assert text.startswith("4 workers: each trains on its part of every batch of a")
 
 
@@ -391,7 +417,7 @@ def test_batches_that_cannot_be_shared_out(batch, reason):
     ("arguments", "error", "message"),
     [
         ({"batch_size": 0}, ValueError, "batch_size must be"),
-        ({"batch_size": 2, "last_batch": "rollover"}, ValueError, "as many batches in every epoch"),
+        ({"batch_size": 2, "last_batch": "rollover"}, ValueError, "the same number of batches"),
         ({"batch_size": 2, "last_batch": "no"}, ValueError, "must be 'keep' or 'discard'"),
         ({"batch_size": 2, "sampler": 0}, ValueError, "sampler must be"),
     ],
@@ -414,4 +440,4 @@ def test_a_sampler_with_another_length():
 def test_a_sampler_for_other_workers():
     data = training_data(own_data_loader(SingleProcess()))
     with pytest.raises(ValueError, match="is for worker 0 of 1, and this is worker 1 of 2"):
-        shard(data, Several(1, 2))
+        data.sharded(Several(1, 2))

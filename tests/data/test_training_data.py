@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg.data import ArrayLoader, Batch, first_batches, transforms as T
-from gluon_svrg.data.determinism import isolate_rng
+from gluon_svrg.data.restore import isolate_rng
 from gluon_svrg.data.training_data import batches_of, check_data, length_of, training_data
 from mxnet import gluon
 
@@ -241,7 +241,7 @@ REASONS = {
     "data loader, shuffled": "a DataLoader does not promise that its batches repeat",
     "iterable": "a Again does not promise that its batches repeat",
     "NDArrayIter, shuffled": (
-        "an NDArrayIter with shuffle=True divides the samples anew in each epoch"
+        "an NDArrayIter with shuffle=True divides the samples differently in each epoch"
     ),
     "own iterator": "an OwnIter does not promise that its batches repeat",
 }

@@ -108,7 +108,7 @@ def nested():
 
 @pytest.fixture
 def with_onnx():
-    """A function that gives a model another ONNX file, as somebody may put it together."""
+    """A function that gives a model another ONNX file, with valid checksums."""
 
     def replaced(model, content):
         files = {**model.card["files"], model_dir.ONNX: model_dir._checksum(content)}

@@ -231,7 +231,7 @@ def test_a_model_of_int8(model, x, tmp_path):
 
 @needs_onnx
 def test_an_onnx_file_that_does_not_agree(model, net, x, tmp_path, caplog, with_onnx):
-    """Of another network, with another net's card: as somebody may put it together."""
+    """The ONNX file of one network with the card of another one."""
     with mx.Context(mx.cpu()):
         net[5].weight.set_data(net[5].weight.data() * 2)
     other = read_model(deploy.export(net, tmp_path / "other", x), with_onnx=True)

@@ -1,4 +1,4 @@
-"""An ONNX file from somebody else: what is refused before onnxruntime reads it."""
+"""An ONNX file from an untrusted source: what is refused before onnxruntime reads it."""
 
 import random
 
@@ -185,7 +185,7 @@ def test_a_file_that_is_cut_off(at, model):
 
 @pytest.mark.slow
 def test_damaged_bytes_end_with_one_sentence_or_the_right_answer(model, x, with_onnx):
-    """Each of them would be found by its checksum; here it is sealed anew, as anybody can do it."""
+    """The checksums would find each of them; here they are computed again, as an attacker can."""
     whole = read_model(model, with_onnx=True)
     expected = deploy.Predictor(whole, engine="mxnet")(x)
     rng = random.Random(0)

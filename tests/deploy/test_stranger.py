@@ -1,4 +1,4 @@
-"""A model directory from somebody else: sealed anew after a change, as anybody can do it."""
+"""A model directory from an untrusted source, with valid checksums after a change."""
 
 import ctypes
 import hashlib
@@ -23,7 +23,7 @@ from mxnet.gluon import nn
 
 
 def seal(model):
-    """Write card and checksums anew."""
+    """Write card and checksums again."""
     card = json.loads((model / "model.json").read_text())
     card.pop("sha256", None)
     for name in card.get("files", {}):
@@ -232,7 +232,7 @@ def test_operators_of_another_type(operators, picks):
 
 
 def write_graph(path, node, params, shape, outputs):
-    """Write a model of one input and one operator, as somebody else may write it."""
+    """Write a model of one input and one operator, without `export`."""
     op, attrs = node
     names = ["data", *params]
     nodes = [{"op": "null", "name": name, "inputs": []} for name in names]

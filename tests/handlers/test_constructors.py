@@ -10,7 +10,6 @@ from gluon_svrg.events import EventHandler, HandlerList, Order, Stateful
 from gluon_svrg.reporting.history import MEASURED
 
 ORDER = {
-    gs.AutoLearningRateHandler: Order.SCHEDULE,
     gs.EMAHandler: Order.AVERAGE,
     gs.EarlyStoppingHandler: Order.MONITOR,
     gs.GradientUpdateHandler: Order.STEP,
@@ -37,7 +36,6 @@ NUMBERS = {
     Order.LAST: float("inf"),
 }
 MAKERS = {
-    gs.AutoLearningRateHandler: gs.AutoLearningRateHandler,
     gs.EMAHandler: gs.EMAHandler,
     gs.EarlyStoppingHandler: lambda **more: gs.EarlyStoppingHandler("a loss", **more),
     gs.GradientUpdateHandler: gs.GradientUpdateHandler,
@@ -51,7 +49,6 @@ MAKERS = {
     gs.ValidationHandler: lambda **more: gs.ValidationHandler([(1, 2)], **more),
 }
 KEYS = {
-    gs.AutoLearningRateHandler: "learning_rate",
     gs.EMAHandler: "average",
     gs.EarlyStoppingHandler: "early_stopping",
     gs.GradientUpdateHandler: "accumulation",

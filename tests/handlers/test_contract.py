@@ -15,7 +15,6 @@ import pytest
 from gluon_svrg import events
 from gluon_svrg.arrays.encoding import decode, from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.random_state import HasRandomState
 from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.reporting.history import MEASURED
@@ -39,7 +38,6 @@ class Entry(NamedTuple):
 
 
 TABLE = {
-    gs.AutoLearningRateHandler: Entry(lambda e, path: {}, False),  # the network is no linear one
     gs.CheckpointHandler: Entry(lambda e, path: {"directory": path, "monitor": LOSS}, False),
     gs.EMAHandler: Entry(lambda e, path: {"decay": 0.9, "keep": True}, True),
     gs.EarlyStoppingHandler: Entry(lambda e, path: {"monitor": LOSS, "restore_best": True}, False),
@@ -82,8 +80,8 @@ STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
 EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
-    *(events.RequiresHandlers, events.AddsPasses, events.HandlesNonFinite),
-    *(HasCheckpoints, HasRandomState, events.HasExclusiveTasks),
+    *(events.RequiresHandlers, events.HandlesNonFinite),
+    *(HasCheckpoints, events.HasExclusiveTasks),
     *(events.EvaluationEnd, events.RequiresRun),
 }
 
@@ -278,7 +276,7 @@ def test_its_state_comes_back(cls, tmp_path):
     meta, arrays = from_bytes(written.files["run.npz"])
     parts = decode(meta["state"], arrays, mx.cpu())
     assert cls.state_key
-    ((name, state),) = (parts["handlers"] | parts["random_state"])[cls.state_key]
+    ((name, state),) = parts["handlers"][cls.state_key]
     assert name == cls.__name__
 
     estimator = estimator_of()
@@ -286,7 +284,7 @@ def test_its_state_comes_back(cls, tmp_path):
     probe = Probe(handler)
     fit(estimator, handler, probe, resume=written.path)
     if cls is gs.SVRGHandler:
-        # To compute the table again moves the snapshot's running statistics, which nobody reads.
+        # Computing the table again moves the snapshot's running statistics, which are never read.
         for snapshot in (probe.state["pass"]["weights"], state["pass"]["weights"]):
             params = estimator.net.collect_params().values()
             trained = [param.grad_req != "null" for param in params]

@@ -30,7 +30,6 @@ KINDS = [*EXPORTED, *MXNETS]
 # What only one handler of a run may do, and which do it as they are made here. Two of the same
 # class that are in no row may stand side by side.
 SAME = {
-    "choose the first learning rate": {gs.AutoLearningRateHandler, gs.ScheduleHandler},
     "write checkpoints into '{path}'": {gs.CheckpointHandler},
     "give the evaluations their weights": {gs.EMAHandler},
     "set the network's weights when the run ends": {gs.EarlyStoppingHandler},
@@ -178,10 +177,6 @@ ARGUMENTS = {
     ),
     "two numbers": (lambda p: [schedule("wd"), schedule("momentum")], None),
     "a number of two kinds of handlers": (lambda p: [schedule("wd"), plateau("wd")], "set 'wd'"),
-    "a rate that is measured, and reduced": (
-        lambda p: [gs.AutoLearningRateHandler(), plateau("learning_rate")],
-        None,
-    ),
     "a user's guard": (lambda p: [gs.NaNGuardHandler(), OwnGuard()], "decide what a NaN does"),
     "a user's step": (
         lambda p: [OwnStep(), gs.GradientUpdateHandler()],

@@ -13,7 +13,6 @@ import pytest
 from gluon_svrg import schedules
 from gluon_svrg.events import BatchEnd, EpochBegin, EpochEnd
 from gluon_svrg.handlers.schedule import PlateauHandler, ScheduleHandler
-from gluon_svrg.optimizer.states import trainer_states
 from mxnet import gluon
 from problems import ONE, TWO
 
@@ -162,7 +161,7 @@ def test_any_number_of_the_optimizer(optimizer, name, before):
     assert values.first == pytest.approx([0.5 - 0.05 * i for i in range(5)])
 
 
-def test_a_second_fit_begins_anew():
+def test_a_second_fit_starts_from_the_beginning():
     problem = problems.make("softmax")
     estimator = estimator_of(problem)
     values, handler = Values(), ScheduleHandler("learning_rate", schedules.linear(0.1, 0.0))
@@ -306,22 +305,6 @@ def test_momentum_cannot_begin_with_nothing():
         fit([ScheduleHandler("momentum", rising)])
 
 
-def test_servers_do_not_see_the_value():
-    class Servers(EpochBegin):
-        def epoch_begin(self, estimator, *args, **kwargs):
-            estimator.trainer._distributed = True
-
-    problem = problems.make("softmax", TWO)
-    estimator = estimator_of(problem, update_on_kvstore=True)
-    trainer_states(estimator.trainer)  # makes the kvstore
-    with pytest.raises(NotImplementedError, match=r"'wd' cannot be set because servers run"):
-        estimator.fit(
-            problem.ndarrays(),
-            epochs=1,
-            event_handlers=[Servers(), ScheduleHandler("wd", schedules.constant(0.1))],
-        )
-
-
 ERRORS = [
     (lambda: ScheduleHandler("wd", 0.1), TypeError, r"schedule must be a callable .* got 0\.1"),
     (
@@ -461,7 +444,7 @@ def test_a_plateau_without_its_figure():
         fit([PlateauHandler("validation accuracy")])
 
 
-def test_a_second_fit_counts_anew():
+def test_a_second_fit_counts_from_zero():
     problem = problems.make("softmax", samples=8)
     estimator = estimator_of(
         problem, optimizer_params={"learning_rate": 1.0}, metrics=problems.Scripted([1, 1, 1])

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import events, schedules
+from gluon_svrg.settings import differences, scheduled_in
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.lr_scheduler import FactorScheduler
@@ -28,14 +29,11 @@ EXPORTED = [
 LOSS, ACCURACY = "training loss", "training accuracy"
 
 
-def estimator_of(learning_rate=0.1, is_linear=False, **params):
+def estimator_of(learning_rate=0.1, **params):
     gs.seed_everything(0)
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
-        if is_linear:
-            net.add(nn.Dense(3, in_units=6))
-        else:
-            net.add(nn.Dense(4, in_units=6), nn.Dropout(0.1), nn.Dense(3, in_units=4))
+        net.add(nn.Dense(4, in_units=6), nn.Dropout(0.1), nn.Dense(3, in_units=4))
     net.initialize(mx.init.Normal(0.5))
     params = {"learning_rate": learning_rate, "momentum": 0.9, **params}
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", params)
@@ -254,7 +252,7 @@ def test_another_schedule_is_told(handler_of, argument, kind, caplog):
     new = fit(estimator_of(), 3, handler, "first", "first")
     owner = type(handler).__name__
     told = f"{owner}: {argument} {new[owner][argument]} (not {settings[owner][argument]})"
-    assert f"goes on with its own: {told}" in caplog.text
+    assert f"keeps its own: {told}" in caplog.text
     assert "0x" not in told
     if owner == "ScheduleHandler":
         name = {"learning_rate": "lr"}.get(handler.hyperparameter, handler.hyperparameter)
@@ -300,24 +298,14 @@ def test_the_learning_rate_of_mxnets_scheduler(caplog):
     assert "its own: lr_scheduler: factor 0.9 (not 0.5)" in caplog.text
 
 
-@pytest.mark.parametrize("is_linear", [True, False])
-def test_the_learning_rate_that_a_handler_measures(is_linear, caplog):
-    caplog.set_level(logging.INFO)
-    estimator = estimator_of(is_linear=is_linear)
-    settings = fit(estimator, 1, gs.AutoLearningRateHandler(), "first")
-    rate = estimator.trainer.learning_rate
-    assert (rate != 0.1) == is_linear
-    text = f"{rate:.6g}, measured by AutoLearningRateHandler" if is_linear else 0.1
-    assert settings["optimizer"]["lr"] == text
-    resumed = estimator_of(is_linear=is_linear)
-    settings = fit(resumed, 2, gs.AutoLearningRateHandler(), "first", "first")
-    assert resumed.trainer.learning_rate == rate
-    assert settings["optimizer"]["lr"] == text
-    assert "other settings" not in caplog.text
-    without = estimator_of(is_linear=is_linear)
-    fit(without, 3, gs.HistoryHandler(), "first", "first")
-    assert without.trainer.learning_rate == rate
-    assert "had an AutoLearningRateHandler for learning_rate and this one has none" in caplog.text
+def test_a_learning_rate_that_0_8_has_measured_is_no_other_setting():
+    saved = {
+        "optimizer": {"lr": "0.526738, measured by AutoLearningRateHandler", "wd": 0.1},
+        "AutoLearningRateHandler": {"samples": 1024},
+    }
+    changed = differences(saved, {"optimizer": {"lr": 0.1, "wd": 0.2}})
+    assert changed == {"optimizer": {"wd": (0.1, 0.2)}}
+    assert scheduled_in(saved) == {"AutoLearningRateHandler": "learning_rate"}
 
 
 def test_the_report_and_mlflow_tell_them(tmp_path):

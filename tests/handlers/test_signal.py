@@ -108,7 +108,7 @@ def test_the_batch_is_finished_and_a_checkpoint_written(
     assert installed() == at_rest
     assert name is None or (tmp_path / name).is_dir()
     checkpoints = gs.CheckpointHandler(tmp_path)
-    seed = 1 if name else 0  # without a checkpoint the run begins anew
+    seed = 1 if name else 0  # without a checkpoint the run starts from the beginning
     resumed, weights = fit(checkpoints, seed=seed, val_data=BATCHES, resume="auto")
     assert problems.same(weights, whole)
     assert resumed.stop_reason is gs.StopReason.EPOCHS_DONE
@@ -309,7 +309,7 @@ def by_c():
 
 
 @pytest.mark.parametrize("install", [by_python, ignored, by_c])
-def test_a_sigusr1_that_is_somebodys_already_stays_so(install, at_rest, tmp_path, capfd):
+def test_a_sigusr1_handler_of_the_user_stays(install, at_rest, tmp_path, capfd):
     """By default; the other signals still end the run."""
     install()
     try:

@@ -224,7 +224,7 @@ def test_auto_of_a_loss_is_min():
     assert (handler.best, handler.best_epoch) == (losses[-1], 4)
 
 
-def test_a_second_fit_counts_anew():
+def test_a_second_fit_counts_from_zero():
     estimator, data = estimator_of([1, 2, 3])
     handler = EarlyStoppingHandler("training figure", "min", patience=2, restore_best=True)
     for epochs, reason in ((2, EPOCHS_DONE), (1, EPOCHS_DONE), (3, NO_IMPROVEMENT)):
@@ -278,7 +278,7 @@ def test_the_best_weights_come_back_on_every_context(contexts, update_on_kvstore
     assert problems.same(everything(estimator), turn.weights[best])
     if best != len(values) - 1:
         assert not problems.same(everything(estimator), turn.weights[-1])
-    # In place: whoever holds the arrays has them.
+    # In place: all references to the arrays see the change.
     for param, before in zip(estimator.net.collect_params().values(), arrays, strict=True):
         assert all(a is b for a, b in zip(param.list_data(), before, strict=True))
     if len(contexts) > 1:  # the running statistics are the mean of the devices'

@@ -85,7 +85,7 @@ def test_the_snapshot_is_taken_in_the_middle_of_the_epoch(kind, table, contexts)
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])
 def test_the_ratio_and_its_average_are_those_of_numpy(kind, monkeypatch):
     """Over all batches, from the weights before the epoch, and after the pass from its own."""
-    monkeypatch.setattr("gluon_svrg.svrg.snapshot_schedule._MIN_BATCHES", 5)
+    monkeypatch.setattr("gluon_svrg.svrg.payoff._MIN_BATCHES", 5)
     problem, weights = problems.make(kind, samples=40), Weights()
     start = flat(problem.params, 1)
     shapes = [p.shape for p in problem.params]
@@ -279,7 +279,7 @@ def test_a_stop_breaks_the_pass_off_and_a_resume_makes_it(tmp_path, table):
 
 
 class Cut(BatchEnd):
-    """Ends each epoch after so many batches."""
+    """Ends each epoch after a given number of batches."""
 
     def __init__(self, batches=2):
         self._batches = batches

@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from gluon_svrg import _compat
+from gluon_svrg import _cores
 from gluon_svrg.launch import job
 from gluon_svrg.launch.__main__ import new_parser, parse
 from launching import launch
@@ -41,7 +41,7 @@ def test_defaults(script):
 
 def test_auto(script, tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_NTASKS", raising=False)
-    assert parse(["-n", "auto", script]).workers == _compat.usable_cores()
+    assert parse(["-n", "auto", script]).workers == _cores.usable_cores()
     monkeypatch.setenv("SLURM_NTASKS", "6")
     assert parse(["-n", "auto", script]).workers == 6
     (tmp_path / "hosts").write_text("node1:4\nnode2:3\n")
@@ -60,24 +60,24 @@ REFUSED = [
     (["-n", "2", "--progress-timeout", "0"], "must be a positive number of seconds, got '0': give"),
     (["-n", "2", "--progress-timeout", "nan"], "must be a positive number of seconds, got 'nan'"),
     (["-n", "2", "--wait", "-1"], "--wait must be a positive number of seconds, got '-1'"),
-    (["-n", "2", "--min-workers", "1"], "--min-workers needs --hosts: one machine is either"),
+    (["-n", "2", "--min-workers", "1"], "--min-workers needs --hosts: it is for jobs that"),
     (["-n", "2", "--log-dir", "/dev/null/x"], "--log-dir cannot be made, got '/dev/null/x'"),
     (["-n", "2", "--hosts", "/no/such"], "--hosts '/no/such' cannot be read"),
     (["-n", "2", "-s", "1"], "unrecognized arguments: -s"),
     ([], "-n/--workers"),
 ]
 HOSTS = [
-    ("", "names no host: write one on each line"),
-    ("# none\n", "names no host"),
+    ("", "has no host: write one per line"),
+    ("# none\n", "has no host"),
     ("node1 slots=4\n", "line 1: a host is 'name' or 'name:workers', got 'node1 slots=4'"),
-    ("me@node1\n", "got 'me@node1'; a user, a port and a key belong into ~/.ssh/config"),
-    ("node1\nnode1\n", "line 2: the host 'node1' stands there twice; write 'node1:2'"),
+    ("me@node1\n", "got 'me@node1'; put user, port and key into ~/.ssh/config"),
+    ("node1\nnode1\n", "line 2: the host 'node1' is listed twice; write 'node1:2'"),
     ("node1:0\n", "got 'node1:0'"),
     ("-oProxyCommand=x\n", "got '-oProxyCommand=x'"),
     ("-F@x\n", "got '-F@x'"),
     ("-W@a:2\n", "got '-W@a:2'"),
     ("$(x)\n", "got '$(x)'"),
-    ("node1\n", "-n 2 is more than the hosts have workers (node1:1): give -n auto, or write"),
+    ("node1\n", "-n 2 is more than the workers of all hosts (node1:1): give -n auto, or"),
 ]
 
 
@@ -93,7 +93,7 @@ def test_hosts_that_are_refused(script, tmp_path, capsys, text, said):
 def test_a_program_for_ssh_that_is_not_there(script, tmp_path):
     (tmp_path / "hosts").write_text("node1:2\n")
     arguments = ["-n", "2", "--hosts", str(tmp_path / "hosts"), "--ssh", "/no/ssh", script]
-    with pytest.raises(ValueError, match="--ssh '/no/ssh' is not installed, and other hosts"):
+    with pytest.raises(ValueError, match="--ssh '/no/ssh' is not installed, but the hosts"):
         job.Job(parse(arguments))
     (tmp_path / "hosts").write_text("localhost:2\n")
     job.Job(parse(arguments))
@@ -133,9 +133,13 @@ def test_a_folder_without_permission(script, tmp_path, capsys):
 
 
 SCRIPTS = [
-    ("missing.py", None, "cannot be read: No such file or directory; name one that is there"),
-    ("wrong.py", b"for i in (:\n", "is no Python: invalid syntax (wrong.py, line 1); mend it"),
-    ("zero.py", b"a = '\0'", "is no Python"),
+    ("missing.py", None, "cannot be read: No such file or directory; pass a path that exists"),
+    (
+        "wrong.py",
+        b"for i in (:\n",
+        "is not valid Python: invalid syntax (wrong.py, line 1); fix it",
+    ),
+    ("zero.py", b"a = '\0'", "is not valid Python"),
     ("folder", "folder", "is a folder without a __main__.py"),
 ]
 
@@ -157,7 +161,7 @@ def test_a_script_that_can_be_read_once(capsys, name):
     with pytest.raises(SystemExit) as ended:
         parse(["-n", "2", name])
     assert ended.value.code == 2
-    assert f"{name!r} can be read once, and every worker has to read it" in capsys.readouterr().err
+    assert f"{name!r} can be read only once, but every worker reads it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["no_such_module_here", "no_such_package.inside", "a b"])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from gluon_svrg.launch import hosts as hosts_module
-from gluon_svrg.launch.hosts import wait_for, worker_count
+from gluon_svrg.launch.hosts import wait_for_hosts, worker_count
 from launching import PROLOGUE, Launched, launch
 from ports import free_port
 from sshds import ADDRESSES, PROGRAMS, Hosts
@@ -40,33 +40,33 @@ def ssh(tmp_path, monkeypatch):
 
 
 def test_hosts_that_answer(ssh):
-    assert wait_for(["a", "b"], ssh, 1) == {}
+    assert wait_for_hosts(["a", "b"], ssh, 1) == {}
 
 
 def test_a_host_that_cannot_be_reached_is_tried_again(ssh, tmp_path):
     said = {"down": "ssh: connect to host down port 22: No route to host"}
-    assert wait_for(["a", "down"], ssh, 2) == said
+    assert wait_for_hosts(["a", "down"], ssh, 2) == said
     assert (tmp_path / "asked").read_text().count("down") > 1
 
 
 def test_a_host_that_is_on_its_way(ssh):
-    assert wait_for(["late"], ssh, 20) == {}
+    assert wait_for_hosts(["late"], ssh, 20) == {}
 
 
 def test_a_host_on_which_nothing_can_start_is_not_tried_again(ssh, tmp_path):
     begin = time.monotonic()
-    assert wait_for(["other"], ssh, 60) == {"other": "sh: 1: cd: can't cd to /x"}
+    assert wait_for_hosts(["other"], ssh, 60) == {"other": "sh: 1: cd: can't cd to /x"}
     assert time.monotonic() - begin < 30
     assert (tmp_path / "asked").read_text() == "other\n"
 
 
 def test_a_host_that_says_nothing(ssh, monkeypatch):
     monkeypatch.setattr(hosts_module, "_CONNECT_TIMEOUT", 0.5)
-    assert wait_for(["silent"], ssh, 1) == {"silent": "it does not answer"}
+    assert wait_for_hosts(["silent"], ssh, 1) == {"silent": "it does not answer"}
 
 
 def test_this_machine_needs_no_ssh(ssh, tmp_path):
-    assert wait_for(["localhost"], ssh, 1) == {}
+    assert wait_for_hosts(["localhost"], ssh, 1) == {}
     assert not (tmp_path / "asked").exists()
 
 
@@ -164,9 +164,7 @@ def test_a_worker_on_another_host_cannot_start(script, hosts, tmp_path):
     env = {"PYTHONPATH": str(tmp_path)}
     done = launch(tmp_path, *hosts.options, "--max-restarts", 0, "-n", 2, path, env=env)
     assert done.code != 0
-    said = (
-        r"(a worker on 127\.0\.0\.3, before MPI started, was killed|has ended before the workers)"
-    )
+    said = r"(a worker on 127\.0\.0\.3, before MPI started, was killed|exited before the workers)"
     assert re.search(said, done.err.splitlines()[-1]), done.err
     assert "here" not in done.out
 
@@ -178,7 +176,7 @@ def test_a_whole_host_dies_and_comes_back(script, hosts, tmp_path):
         hosts.hosts[1].die()
         hosts.hosts[1].start()
         assert launched.finish() == 0, launched.err
-    assert "everything is started again: restart 1 of at most 3" in launched.err
+    assert "restarting all workers: restart 1 of at most 3" in launched.err
     assert launched.out.count("of 2") == 2
 
 
@@ -192,7 +190,7 @@ def test_a_host_that_does_not_come_back_is_left_out(script, hosts, tmp_path):
     assert re.search(
         r"launch: 127\.0\.0\.3 cannot start workers: .*Connection refused", launched.err
     )
-    assert "launch: the job goes on with 1 workers on 127.0.0.2" in launched.err
+    assert "launch: continuing with 1 workers on 127.0.0.2" in launched.err
     assert launched.out.count("of 1") == 1
 
 
@@ -218,25 +216,25 @@ def test_a_host_that_never_came(script, hosts, tmp_path):
 def test_a_host_falls_silent(script, hosts, tmp_path):
     """Its workers end the job by their limit on the other host; mpiexec would wait for it."""
     watched = """
-from gluon_svrg.launch.ends import limit_step
+from gluon_svrg.workers.progress import start_timer
 def step():
-    limit_step()
+    start_timer()
     meet()
 """
     path = script(watched + WAIT.replace("meet()", "step()"))
-    fast = {"attempt.END_WAIT": 2.0}
+    fast = {"attempt.SHUTDOWN_TIMEOUT": 2.0}
     line = (*hosts.options, "--progress-timeout", 4, "--wait", 30, "-n", 2, path)
     with Launched(tmp_path, *line, constants=fast) as launched:
         ready(launched)
         hosts.hosts[1].send(signal.SIGSTOP)
         for text in launched.process.stderr:
-            if "no step was taken for too long" in text:
+            if "no step was completed within --progress-timeout" in text:
                 break
         # It is a host without power by then, which is started anew.
         hosts.hosts[1].die()
         hosts.hosts[1].start()
         assert launched.finish() == 0, launched.err
-    assert re.search(r"without a stack above, .*: worker 1 \(process \d+ on 127\.0\.0\.3\)", text)
+    assert re.search(r"no stack was printed by worker 1 \(process \d+ on 127\.0\.0\.3\)", text)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -182,7 +182,7 @@ def test_an_exception_is_told_with_its_worker_and_last(script):
     done = run(path, "--max-restarts", 0)
     assert time.monotonic() - begin < 30  # and not the sixty of the other worker
     assert done.code == 1
-    assert "it is not started again: --max-restarts is 0" in done.err
+    assert "not restarted, because --max-restarts is 0" in done.err
     assert re.fullmatch(
         r"launch: worker 1 \(process \d+\) failed: ValueError: no such thing", cause(done)
     )
@@ -196,8 +196,8 @@ def test_an_exception_is_told_with_its_worker_and_last(script):
         ("sys.exit(7)", 7, r"worker 0 \(process \d+\) failed: exit code 7"),
         ("raise SystemExit(5)", 5, r"worker 0 \(process \d+\) failed: exit code 5"),
         ("sys.exit('bad')", 1, r"worker 0 \(process \d+\) failed: exit code 1"),
-        ("os._exit(7)", 7, r"worker 0 \(process \d+\) ended with exit code 7"),
-        ("os._exit(0)", 1, r"the workers were ended because one of them left by os\._exit\(0\)"),
+        ("os._exit(7)", 7, r"worker 0 \(process \d+\) exited with code 7"),
+        ("os._exit(0)", 1, r"the job ended because a worker called os\._exit\(0\)"),
         (
             "os.kill(os.getpid(), 9)",
             137,
@@ -265,23 +265,23 @@ meet()
     done = run(path, workers=3)
     assert done.code == 0, done.err
     assert [done.out.count(f"attempt {number}") for number in range(4)] == [3, 3, 3, 0]
-    assert "everything is started again: restart 2 of at most 3" in done.err
+    assert "restarting all workers: restart 2 of at most 3" in done.err
 
 
 def test_the_restarts_are_used_up(script):
     path = script("meet()\nif rank: raise ValueError('at ' + 'abc'[attempt])\ntime.sleep(60)")
     done = run(path, "--max-restarts", 2)
     assert done.code == 1
-    assert done.err.count("everything is started again") == 2
-    assert "no restart is left of --max-restarts 2" in done.err
+    assert done.err.count("restarting all workers") == 2
+    assert "not restarted, because --max-restarts 2 is reached" in done.err
     assert "ValueError: at c" in cause(done)
 
 
 def test_a_failure_that_repeats_is_not_tried_for_ever(script):
     done = run(script("raise ImportError('no module of that name')"), "--max-restarts", 50)
     assert done.code == 1
-    assert done.err.count("everything is started again") == 1
-    assert "it has failed twice in the same way, so it is not started again" in done.err
+    assert done.err.count("restarting all workers") == 1
+    assert "not restarted, because it failed twice in the same way" in done.err
     assert "no module of that name" in cause(done)
 
 
@@ -303,7 +303,7 @@ from gluon_svrg.launch.signals import Signals
 said, code = sys.argv[1:]
 fake = ["sh", "-c", 'printf "%s\\n" "$0"; exit "$1"', said, code]
 outcome = Attempt(fake, dict(os.environ), Signals(), 0, None, workers=2).run()
-print("outcome", outcome.code, outcome.is_by_itself, outcome.sentence)
+print("outcome", outcome.code, outcome.is_script_failure, outcome.message)
 """
 
 
@@ -336,7 +336,7 @@ def test_of_workers_that_were_seen_to_end_at_once_mpiexec_names_the_first(at_onc
 attempt = Attempt(fake, dict(os.environ), Signals(), 0, None, workers=2)
 attempt.run()
 attempt._workers = {{0: (6, "elsewhere"), 1: (7, "elsewhere")}}
-attempt._ended, attempt._ended_first = [0, 1], {at_once}
+attempt._exited, attempt._first_exits = [0, 1], {at_once}
 outcome = attempt._outcome()
 """
     fake, _, shown = FAKE.partition("outcome = Attempt(")
@@ -346,13 +346,12 @@ outcome = attempt._outcome()
     assert f"worker {named} (process {6 + named}) was killed by SIGKILL" in done.stdout
 
 
-def test_who_only_heard_of_another_does_not_hide_the_cause(script):
+def test_the_failure_of_a_peer_does_not_hide_the_cause(script):
     path = script(
         """
-class Heard(Exception):
-    is_from_peer = True
+from gluon_svrg.workers.errors import PeerError
 meet()
-if rank == 0: raise Heard("worker 1 is gone")
+if rank == 0: raise PeerError("worker 1 is gone")
 time.sleep(1)
 raise ValueError("me")
 """
@@ -361,22 +360,21 @@ raise ValueError("me")
     assert done.code == 1
     assert "worker 1 (process" in cause(done)
     assert "ValueError: me" in cause(done)
-    assert "Heard" not in done.err
+    assert "PeerError" not in done.err
 
 
-def test_who_heard_of_another_that_lives_tells_it_after_a_while(script):
+def test_the_failure_of_a_peer_is_reported_if_that_lives_on(script):
     path = script(
         """
-class Heard(Exception):
-    is_from_peer = True
+from gluon_svrg.workers.errors import PeerError
 meet()
-if rank == 0: raise Heard("worker 1 is gone")
+if rank == 0: raise PeerError("worker 1 is gone")
 time.sleep(60)
 """
     )
     done = run(path, "--max-restarts", 0)
     assert done.code == 75
-    assert "Heard: worker 1 is gone" in cause(done)
+    assert "PeerError: worker 1 is gone" in cause(done)
 
 
 def test_the_script_catches_its_exit_and_goes_on(script):
@@ -454,7 +452,7 @@ def test_a_worker_may_end_long_before_the_others(script):
     assert (done.code, done.out.count("end")) == (0, 2)
 
 
-SHORT = {"attempt.STOPPED_WAIT": 1.0}
+SHORT = {"attempt.STOPPED_TIMEOUT": 1.0}
 ONCE = "print('ready', os.getpid(), flush=True)\nif attempt: sys.exit()\ntime.sleep(300)"
 
 
@@ -472,7 +470,7 @@ def test_mpiexec_or_its_proxy_is_killed_or_stopped(script, number, victim, name)
     if number == signal.SIGSTOP:
         said = rf"{name} \(process \d+\) is stopped, perhaps by a SIGSTOP"
     else:  # mpiexec may see the end of its proxy, and end with a code of its own
-        what = "(was killed by SIGKILL|has ended before the workers|ended with exit code 255)"
+        what = "(was killed by SIGKILL|exited before the workers|exited with code 255)"
         said = rf"({name}|mpiexec) \(process \d+\) {what}"
     assert re.search(f"launch: {said}", launched.err)
     assert "restart 1 of at most 3" in launched.err
@@ -500,16 +498,16 @@ def test_a_worker_that_never_comes_to_mpi(script, tmp_path):
     options = ("--max-restarts", 0, "--progress-timeout", 2)
     done = run(script(""), *options, env=env)
     assert done.code == 124
-    assert "no step was taken for too long (--progress-timeout)" in cause(done)
+    assert "no step was completed within --progress-timeout" in cause(done)
     assert "Timeout (0:00:02)!" in done.err
     assert "initialise_mpi" in done.err
 
 
 WATCHED = """
-from gluon_svrg.launch.ends import limit_step
+from gluon_svrg.workers.progress import start_timer
 meet()
 if rank: time.sleep(1)
-limit_step()
+start_timer()
 """
 
 
@@ -518,7 +516,7 @@ def test_a_loop_without_an_end_is_shown(script):
     path = script(f"{WATCHED}def endless():\n    while True: pass\nendless() if rank else meet()")
     done = run(path, "--max-restarts", 0, "--progress-timeout", 2)
     assert done.code == 124
-    assert "no step was taken for too long (--progress-timeout)" in cause(done)
+    assert "no step was completed within --progress-timeout" in cause(done)
     assert "in endless" in done.err
 
 
@@ -567,7 +565,7 @@ def test_a_signal_is_handed_to_the_workers_once(script, number, told, code, work
         assert launched.finish() == code
         said = [line.split("] ")[-1] for line in launched.out.splitlines()]
         assert said == [f"told {told.value}"] * workers
-        assert "ended by a signal, and not started again" in launched.err
+        assert "stopped by a signal; the same command continues" in launched.err
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -600,7 +598,7 @@ print(signals.received)
     begin = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"[{int(signal.SIGINT)}]\n"
-    assert "the workers are told" not in done.stderr
+    assert "the workers stop after this batch" not in done.stderr
     assert time.monotonic() - begin < 30
 
 
@@ -697,7 +695,7 @@ print(os.isatty(0), sys.argv[1:], "mpi4py" in sys.modules)
 def test_one_worker_is_started_again(script):
     done = launch(script("").parent, "-n", 1, script("if attempt < 2: os.kill(os.getpid(), 9)"))
     assert done.code == 0
-    assert done.err.count("everything is started again") == 2
+    assert done.err.count("restarting all workers") == 2
     assert re.search(r"launch: the script \(process \d+\) was killed by SIGKILL", done.err)
 
 

@@ -1,4 +1,4 @@
-"""What the launcher reads of processes, whose names and files any user may have called anything."""
+"""What the launcher imports, and what it reads of processes with unusual names."""
 
 import mmap
 import os
@@ -7,9 +7,21 @@ import sys
 
 import pytest
 from gluon_svrg.launch.attempt import state_of
-from gluon_svrg.launch.ends import _unlink_shared_memory
+from gluon_svrg.workers.lifecycle import _unlink_shared_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["__main__", "worker"])
+def test_the_launcher_imports_neither_mxnet_nor_mpi(module):
+    """Before a worker calls MPI_Init, a failed import would leave the others waiting."""
+    code = (
+        f"import sys, gluon_svrg.launch.{module}; print({{'mxnet', 'mpi4py'}} & {{*sys.modules}})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
 
 PR_SET_NAME = 15
 NO_UTF_8 = b"caf\xe9) R"  # of Latin 1, with what ends a name in /proc/PID/stat

@@ -1,4 +1,4 @@
-"""MetricHandler against MXNet's, whoever reads, whenever."""
+"""MetricHandler against MXNet's, whenever and wherever metrics are read."""
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -86,7 +86,7 @@ def test_at_each_event_a_reader_gets_mxnets_value(metric, contexts, every):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_history_is_the_same_with_mxnets_where_nobody_reads(metric):
+def test_the_history_is_that_with_mxnets_handler_if_no_handler_reads(metric):
     ours = values_with(gs.MetricHandler, metric, reader=Reader(every=10**9))[1]
     theirs = values_with(mx_estimator.MetricHandler, metric, reader=Reader(every=10**9))[1]
     for row, other in zip(ours, theirs, strict=True):
@@ -125,7 +125,7 @@ class CountingAccuracy(mx.metric.Accuracy):
 
 
 @pytest.mark.parametrize(("limits", "seen"), [
-    ({}, [1, 1, 1, 1, 1]),  # the first is not kept: whoever fails is to fail there
+    ({}, [1, 1, 1, 1, 1]),  # the first is not kept: a metric that fails must fail there
     ({"max_batches": 2}, [1, 1, 3, 3, 5]),
     ({"max_bytes": 1}, [1, 2, 3, 4, 5]),
 ])  # fmt: skip

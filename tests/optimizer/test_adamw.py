@@ -81,7 +81,7 @@ def test_a_gradient_that_is_not_finite_is_seen_in_the_weights(kind, fused):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_the_gradient_stays_as_it_is(kind, fused, dtype):
-    """MXNet's adamw_update overwrites it, which grad_req='add' would go on from."""
+    """MXNet's adamw_update overwrites the gradient, to which grad_req='add' would add."""
     weight, grad = mx.nd.ones((40,), dtype=dtype), mx.nd.ones((40,), dtype=dtype)
     optimizer = kind(use_fused_step=fused, rescale_grad=0.25, clip_gradient=0.1)
     state = optimizer.create_state(0, weight)

@@ -199,7 +199,7 @@ def test_the_learning_rate_where_there_is_no_scheduler_either():
     ids=["factor", "poly", "cosine", "warmup"],
 )
 def test_a_given_learning_rate_replaces_the_schedulers_base(make, scheduler, caplog):
-    """In MXNet the schedules that keep base_lr_orig go on from their own base."""
+    """In MXNet the schedules that keep base_lr_orig continue from their own base."""
     ours, right = make(learning_rate=0.3, lr_scheduler=scheduler(0.01)), scheduler(0.3)
     for update in range(12):
         ours.num_update = update
@@ -468,7 +468,7 @@ def trained(optimizer, contexts, update_on_kvstore, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("kind", [OnlyStep, NeverCounts, CountsEach, HasUpdate])
 @pytest.mark.parametrize("aggregate_num", [1, np.inf])
-def test_updates_are_counted_once_whoever_counts(
+def test_updates_are_counted_once_wherever_they_are_counted(
     kind, dtype, contexts, update_on_kvstore, aggregate_num
 ):
     def rates(**more):

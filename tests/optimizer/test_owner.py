@@ -59,7 +59,7 @@ def test_a_second_owner_is_refused(name, first, prefix, steps):
     assert [optimizer.param_dict[i].name for i in range(2)] == sorted(nets[0].collect_params())
     assert all(p in nets[0].collect_params().values() for p in optimizer.param_dict.values())
     assert optimizer.rescale_grad == rescale
-    step(nets[0], trainer)  # the first one goes on
+    step(nets[0], trainer)  # the first one continues
 
 
 @pytest.mark.parametrize("second", ["step", "update"])
@@ -132,7 +132,7 @@ def test_copies_of_one_that_was_not_used(name):
 @pytest.mark.parametrize("first", TRAINERS)
 @pytest.mark.parametrize("name", ["sgd", "signum", "lars"])
 def test_a_new_trainer_of_the_same_parameters(name, first, steps, form):
-    """It goes on as one trainer does; 0.8 and Gluon divide by the batch size twice."""
+    """It continues as one trainer does; 0.8 and Gluon divide by the batch size twice."""
     weights = []
     for is_made_again in (False, True):
         net = network(0)

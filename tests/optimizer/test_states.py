@@ -465,7 +465,7 @@ class Wrapper(mx.lr_scheduler.LRScheduler):
 
 @pytest.mark.parametrize("kind", ["attribute", "list", "tuple", "dict", "nested"])
 def test_schedules_in_a_schedule_come_back(kind, tmp_path, caplog):
-    """Up to 0.8 they began anew, with a line for each checkpoint."""
+    """Up to 0.8 they started from zero, with a line for each checkpoint."""
 
     def make():
         params = parameters(ONE)
@@ -531,7 +531,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_bytes_that_somebody_has_changed_never_escape_as_another_error(tmp_path):
+def test_edited_bytes_never_raise_another_error(tmp_path):
     path = tmp_path / "states"
     params = parameters(ONE)
     trainer = gs.SVRGTrainer(params, "sgd", {"momentum": 0.9})
@@ -569,7 +569,7 @@ def test_the_key_of_an_optimizer_does_not_depend_on_its_module(monkeypatch, tmp_
     after.load_states(tmp_path / "states")
 
 
-# What somebody has edited in a file of states, by what it does to the text.
+# Edits in a file of states, as functions of its text.
 EDITS = {
     "no attributes": lambda meta: meta.update(attributes=None),
     "an attribute of no array": lambda meta: meta["attributes"].update(momentum={"zzz": 1}),
@@ -591,7 +591,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
-def test_states_that_somebody_has_edited(edit, tmp_path):
+def test_edited_states(edit, tmp_path):
     """One sentence each, and the trainer is as it was."""
 
     def trained():

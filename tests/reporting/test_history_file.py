@@ -34,7 +34,7 @@ def estimator_and_data():
 
 
 def fit(handlers, epochs=3, every=None, resume=None):
-    """Fit, with an evaluation every so many epochs; return the history."""
+    """Fit, with an evaluation every few epochs; return the history."""
     estimator, data = estimator_and_data()
     if every:
         handlers = [*handlers, ValidationHandler(data, estimator.evaluate, epoch_period=every)]
@@ -284,7 +284,7 @@ def test_training_on_does_not_replace_the_file_of_another(rows, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_gone_is_written_anew(tmp_path):
+def test_a_file_that_is_gone_is_written_again(tmp_path):
     class Remove(EpochEnd):
         def epoch_end(self, estimator, *args, **kwargs):
             if estimator.position.epoch == 1:

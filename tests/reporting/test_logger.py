@@ -69,7 +69,7 @@ def test_in_a_notebook_a_long_line_is_broken():
     assert " ".join(map(str.strip, lines)) == line
 
 
-def test_a_line_is_seen_once_whoever_has_configured_what(root_logger, capsys):
+def test_a_line_is_seen_once_with_every_configuration(root_logger, capsys):
     """No handler, a stream at the root, a file at the root, a stream at one of the loggers."""
     fit()
     assert epochs(capsys.readouterr().out) == ["epoch 0"]
@@ -332,7 +332,7 @@ def test_after_mxnets_own_line_of_logging_the_format_stays(root_logger, capsys):
     assert root_logger.handlers  # made by logging.info() of the scheduler
     estimator.logger.warning("careful")
     logging.getLogger("gluon_svrg.svrg.trainer").warning("of another logger")
-    logging.getLogger("others").warning("of somebody else")
+    logging.getLogger("others").warning("of another library")
     seen = capsys.readouterr()
     assert epochs(seen.out) == ["epoch 0", "epoch 1", "epoch 2"]
     assert re.findall("^epoch", seen.out, re.MULTILINE) == ["epoch"] * 3
@@ -340,7 +340,7 @@ def test_after_mxnets_own_line_of_logging_the_format_stays(root_logger, capsys):
     assert epochs(seen.err) == []
     assert "careful" not in seen.err
     assert "WARNING:gluon_svrg.svrg.trainer:of another logger" in seen.err
-    assert "WARNING:others:of somebody else" in seen.err
+    assert "WARNING:others:of another library" in seen.err
 
 
 @pytest.mark.parametrize("arguments", [{"level": INFO}, {"format": "%(message)s"}])

@@ -133,7 +133,7 @@ class Clock:
     ],
 )
 def test_metrics_are_read_at_most_twice_a_second(seconds, reads, monkeypatch):
-    """Five batches of so many seconds, on a terminal that is drawn at each."""
+    """Fit five batches that take a given time, on a terminal that is drawn at each."""
     clock = Clock()
     monkeypatch.setattr(module, "monotonic", clock)
     monkeypatch.setattr(module, "tqdm", drawn_each_time())

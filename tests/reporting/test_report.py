@@ -227,7 +227,7 @@ def test_last_and_best_of_each_metric(tmp_path):
         ["metric", "last", "best", "in epoch"],
         ["training loss", "3", "2", "0"],
         ["validation accuracy", "0.625", "0.75", "1"],
-        ["training thing", "3", "", ""],  # nobody knows which is better
+        ["training thing", "3", "", ""],  # it is not known which is better
     ]
 
 

@@ -53,7 +53,7 @@ DATA = {
     "another DataIter": Reader,
 }
 HAVE_TABLE = {"list", "ArrayLoader", "shuffled ArrayLoader", "NDArrayIter"}
-CALLS = ("begin", "before", "gradient", "correct", "check", "reset")
+CALLS = ("begin", "before", "gradient", "correct", "check")
 
 
 def network(dropout, contexts):
@@ -68,8 +68,7 @@ def network(dropout, contexts):
 
 def backward_of(net, contexts):
     def backward(batch):
-        x, y = (batch.data[0], batch.label[0]) if isinstance(batch, mx.io.DataBatch) else batch
-        parts = [gluon.utils.split_and_load(array, contexts) for array in (x, y)]
+        parts = [gluon.utils.split_and_load(array, contexts) for array in batch]
         with autograd.record():
             losses = [LOSS(net(x), y) for x, y in zip(*parts, strict=True)]
         autograd.backward(losses)
@@ -81,13 +80,11 @@ def backward_of(net, contexts):
 def train(kind, table, dropout, contexts, without="", every=1):
     """Train in the documented loop, without one of its calls; return the weights."""
     net, trainer = network(dropout, contexts)
-    backward, data = backward_of(net, contexts), DATA[kind]()
+    backward, data = backward_of(net, contexts), gs.data.shard(DATA[kind]())
     interval = Interval(net, backward, gradient_table=table)
     for epoch in range(3):
         if without != "begin" and epoch % every == 0:
             trainer.set_control_variate(interval.begin(data))
-        if without != "reset" and isinstance(data, mx.io.DataIter):
-            data.reset()
         for index, batch in enumerate(data):
             if without != "before":
                 interval.before(batch, index)
@@ -110,8 +107,6 @@ def expected_error(kind, dropout, without):
         return RuntimeError, r"of batch \d .* needs before\(\) of the same batch: it was not called"
     if without in ("gradient", "correct"):
         return RuntimeError, r"was not corrected: call correct\(\)"
-    if without == "reset" and "Iter" in kind:
-        return ValueError, r"has trained nothing: call train_data.reset\(\) before the loop"
     return None
 
 
@@ -137,10 +132,12 @@ def test_a_call_that_is_left_out(kind, table, dropout, contexts):
             train(kind, table, dropout, contexts, without)
 
 
-@pytest.mark.parametrize("kind", ["NDArrayIter", "another DataIter"])
-def test_a_reset_left_out_in_an_epoch_without_a_snapshot(kind):
+def test_an_epoch_without_a_batch():
+    net, _ = network(0.0, ONE)
+    interval = Interval(net, backward_of(net, ONE))
+    interval.begin(list_of_batches())
     with pytest.raises(ValueError, match=r"no batch came since begin\(\) or the last check\(\)"):
-        train(kind, False, 0.0, ONE, "reset", every=2)
+        interval.check()
 
 
 @pytest.mark.parametrize("dropout", [0.5, 0.0])
@@ -187,13 +184,12 @@ def test_other_batches_are_told_without_a_check_too():
     net, trainer = network(0.0, ONE)
     backward = backward_of(net, ONE)
     rows = ROWS.copy()
-    data = mx.io.NDArrayIter(mx.nd.array(rows), mx.nd.array(LABELS), SIZE)
+    data = gs.data.shard(mx.io.NDArrayIter(mx.nd.array(rows), mx.nd.array(LABELS), SIZE))
     interval = Interval(net, backward, gradient_table=True)
     trainer.set_control_variate(interval.begin(data))
-    data.reset()
     for index, batch in enumerate(data):
         if index:
-            batch.data[0][:] *= 2
+            batch[0][:] *= 2
         interval.before(batch, index)
         backward(batch)
         trainer.correct(interval.gradient(batch, index))
@@ -217,11 +213,9 @@ def test_the_ratio_at_the_snapshot_by_hand(lock):
 
 def _ratio(kind, table, dropout, contexts, lock):
     net, _ = network(dropout, contexts)
-    backward, data = backward_of(net, contexts), DATA[kind]()
+    backward, data = backward_of(net, contexts), gs.data.shard(DATA[kind]())
     interval = Interval(net, backward, gradient_table=table, lock=lock)
     interval.begin(data)
-    if isinstance(data, mx.io.DataIter):
-        data.reset()
     meter = VarianceMeter(net)
     if "Array" in kind and "Iter" not in kind:
         return meter.measure(backward, data, interval.gradient_at).ratio()

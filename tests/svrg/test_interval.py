@@ -197,8 +197,6 @@ def weights_by_hand(net, trainer, backward, data, step, **arguments):
     interval = Interval(net, backward, **arguments)
     for _ in range(EPOCHS):
         trainer.set_control_variate(interval.begin(data))
-        if isinstance(data, mx.io.DataIter):
-            data.reset()
         for index, batch in enumerate(data):
             interval.before(batch, index)
             backward(batch)
@@ -211,44 +209,31 @@ def weights_by_hand(net, trainer, backward, data, step, **arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("table", [True, False])
 def test_an_iterator_of_mxnet_by_hand(table):
-    """A `backward` that takes a DataBatch gives the weights of one that takes pairs."""
-    problem, loss = problems.make("softmax", samples=32), gluon.loss.SoftmaxCELoss()
+    """Its batches are pairs, without padding; they have the weights of a list of pairs."""
+    problem, loss = problems.make("softmax", samples=30), gluon.loss.SoftmaxCELoss()
     x, y = (np.concatenate(column) for column in zip(*problem.batches, strict=True))
-
-    def backward(batch):
-        with autograd.record():
-            value = loss(net(batch.data[0]), batch.label[0])
-        value.backward()
-        return value
-
-    net, trainer = network()
     iterator = mx.io.NDArrayIter(*(mx.nd.array(part, dtype="float64") for part in (x, y)), 8)
-    ours = weights_by_hand(
-        net, trainer, backward, iterator, lambda b: b.data[0].shape[0], gradient_table=table
-    )
-    net, trainer = network()
-    pairs = problems.backward_of(net, loss)
-    theirs = weights_by_hand(
-        net, trainer, pairs, problem.ndarrays(), lambda b: len(b[0]), gradient_table=table
-    )
-    assert problems.same(ours, theirs)
+    pairs = [
+        tuple(mx.nd.array(part[i : i + 8], dtype="float64") for part in (x, y))
+        for i in range(0, len(x), 8)
+    ]
+
+    def train(data):
+        net, trainer = network()
+        backward = problems.backward_of(net, loss)
+        return weights_by_hand(
+            net, trainer, backward, data, lambda b: len(b[0]), gradient_table=table
+        )
+
+    assert problems.same(train(gs.data.shard(iterator)), train(pairs))
 
 
-def test_samples_that_only_fill_a_batch_up_are_an_error():
-    net, trainer = network()
-    loss = gluon.loss.SoftmaxCELoss()
-
-    def backward(batch):
-        with autograd.record():
-            value = loss(net(batch.data[0]), batch.label[0])
-        value.backward()
-        return value
-
-    rows, labels = mx.nd.ones((11, 6), dtype="float64"), mx.nd.zeros((11,), dtype="float64")
-    iterator = mx.io.NDArrayIter(rows, labels, batch_size=8)
-    message = "5 samples of a batch of 8 only fill it up, .*: make the iterator with last_batch_han"
-    with pytest.raises(ValueError, match=message):
-        weights_by_hand(net, trainer, backward, iterator, lambda b: 8)
+def test_an_iterator_that_is_given_as_it_is():
+    net, _ = network()
+    interval = Interval(net, problems.backward_of(net, gluon.loss.SoftmaxCELoss()))
+    iterator = mx.io.NDArrayIter(mx.nd.ones((8, 6)), mx.nd.zeros((8,)), batch_size=4)
+    with pytest.raises(ValueError, match=r"an? NDArrayIter yields .* gluon_svrg.data.shard\("):
+        interval.begin(iterator)
 
 
 @pytest.mark.parametrize("hybridize", [False, True])

@@ -99,7 +99,7 @@ def test_between_two_snapshots_the_pixels_are_the_same(name):
     assert equal(first[0], first[2])
     assert not equal(first[2], first[3])
     assert equal(first[3], first[4])
-    # Nearly every sample is drawn anew, not some.
+    # Nearly every sample is drawn again, not some.
     changed = [
         (a != b).any()
         for i in first[2]
@@ -118,14 +118,14 @@ def test_the_full_pass_sees_the_pixels_of_the_epoch(name):
     assert all(np.array_equal(in_pass[i], pixels.epochs[0][i][0]) for i in in_pass)
 
 
-def test_without_svrg_every_epoch_draws_anew():
+def test_without_svrg_every_epoch_draws_again():
     for handlers in ([], [gs.SVRGHandler(coefficient=0)], [gs.SVRGHandler(lock="off")]):
         pixels = Pixels()
         estimator_of().fit(loader_of(RANDOM["crop"]), epochs=2, event_handlers=[pixels, *handlers])
         assert not equal(*pixels.epochs)
 
 
-def test_the_run_after_svrg_draws_anew():
+def test_the_run_after_svrg_draws_again():
     data, pixels = loader_of(RANDOM["crop"]), Pixels()
     handlers = [pixels, gs.SVRGHandler(update_freq=5, stop_epoch=2)]
     estimator_of().fit(data, epochs=4, event_handlers=handlers)

@@ -40,7 +40,7 @@ ABOVE = {"max_variance_ratio": 1 / 3}
         # The first point is at half of an epoch: with 0 at the snapshot, 0.2 averages to 0.15.
         # Until then the first epoch is plain.
         ([0.2] * 4, ABOVE, [5, 10, 10, 10]),
-        # 0.4 averages to 0.3: too much to begin with, in the first epoch or later, not to go on.
+        # 0.4 averages to 0.3: too much to start SVRG, at first or later, but not to stop it.
         ([0.4] * 4, ABOVE, [0, 0, 0, 0]),
         ([0.2, 0.4, 0.4], ABOVE, [5, 10, 10]),
         ([0.6, 0.4, 0.2, 0.2], ABOVE | {"recheck_every_n_epochs": 2}, [0, 0, 0, 10]),

@@ -4,7 +4,7 @@ import oracle
 import problems
 import pytest
 from gluon_svrg.svrg import GradientMoments, Snapshot, VarianceMeter
-from gluon_svrg.svrg.snapshot_schedule import average_if_constant
+from gluon_svrg.svrg.payoff import average_if_constant
 from mxnet.gluon import nn
 
 COEFFICIENTS = [0.0, 0.3, 0.75, 1.0]

@@ -87,7 +87,7 @@ def test_the_coefficient_is_the_one_in_force():
     ("coefficient", "expected"), [(0.5, 0.5), (gs.linear_decay(0.8), 0.4), ("auto", "auto")]
 )
 def test_a_second_look_is_for_the_coefficient_of_svrg(coefficient, expected, monkeypatch):
-    monkeypatch.setattr("gluon_svrg.svrg.snapshot_schedule._MIN_BATCHES", 5)  # as brute force: all
+    monkeypatch.setattr("gluon_svrg.svrg.payoff._MIN_BATCHES", 5)  # as brute force: all
     problem = problems.make("mlp", samples=40)
     meter = gs.VarianceHandler(at=(60, 100), batches=5)
     svrg = gs.SVRGHandler(coefficient=coefficient, max_variance_ratio=1e-6)
@@ -303,7 +303,7 @@ def test_with_svrg_it_sees_the_masks_of_training():
 @pytest.mark.parametrize("stop", [3, 10, 14])
 @pytest.mark.parametrize("coefficient", [None, 1.0, "auto"])
 def test_resume(tmp_path, stop, coefficient):
-    """The records, the reference weights and the estimate go on as if nothing had been."""
+    """The records, the reference weights and the estimate are those of an undisturbed run."""
 
     def run(*handlers, resume=None, seed=0):
         problem = net_of("plain", seed)

@@ -130,20 +130,20 @@ def test_everything_is_put_back(monkeypatch):
 
 def test_the_samples_are_those_of_the_first_batch_over_and_over():
     x = mx.nd.arange(6).reshape((3, 2))
-    made = batch_size._of_size(((x, x.asnumpy()), {"a": mx.nd.arange(3)}), 7, 0)
+    made = batch_size._resized(((x, x.asnumpy()), {"a": mx.nd.arange(3)}), 7, 0)
     rows = [0, 1, 2, 0, 1, 2, 0]
     np.testing.assert_array_equal(made[0][0].asnumpy(), x.asnumpy()[rows])
     np.testing.assert_array_equal(made[0][1], x.asnumpy()[rows])
     np.testing.assert_array_equal(made[1]["a"].asnumpy(), rows)
-    along_1 = batch_size._of_size((x.T, mx.nd.arange(3)), 4, 1)
+    along_1 = batch_size._resized((x.T, mx.nd.arange(3)), 4, 1)
     np.testing.assert_array_equal(along_1[0].asnumpy(), x.asnumpy()[rows[:4]].T)
     np.testing.assert_array_equal(along_1[1].asnumpy(), rows[:4])
 
 
 def test_sparse_batches():
     sparse = mx.nd.ones((4, 4)).tostype("csr")
-    with pytest.raises(ValueError, match="storage type 'csr', of which find_batch_size makes"):
-        batch_size._of_size((sparse, mx.nd.ones(4)), 8, 0)
+    with pytest.raises(ValueError, match="storage type 'csr', which find_batch_size cannot"):
+        batch_size._resized((sparse, mx.nd.ones(4)), 8, 0)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gluon_svrg.optimizer.states import trainer_states
 from gluon_svrg.reporting.history import MEASURED
 from gluon_svrg.rng import draw_random_numbers
 from gluon_svrg.tuning import dry_run
-from gluon_svrg.tuning.dry_run import without_trace
+from gluon_svrg.tuning.dry_run import rolled_back
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from problems import ONE, TWO, weights_of
@@ -120,7 +120,7 @@ def tried(estimator, data, event_handlers=None):
     rate = estimator.trainer.learning_rate
     estimator.trainer.set_learning_rate(0.5)
     weights = everything_that_is_set(estimator)
-    result = without_trace(estimator, data, event_handlers, 0, steps)
+    result = rolled_back(estimator, data, event_handlers, 0, steps)
     assert result == "done"
     np.testing.assert_equal(weights, everything_that_is_set(estimator))
     estimator.trainer.set_learning_rate(rate)
@@ -352,7 +352,7 @@ def test_what_a_batch_processor_carries():
         processor = estimator.batch_processor
         seen.append((processor.epochs, processor.calls))
 
-    without_trace(estimator, data, None, 0, counted)
+    rolled_back(estimator, data, None, 0, counted)
     processor = estimator.batch_processor
     assert seen == [(3, 12)]
     assert (processor.epochs, processor.calls, processor.state.asnumpy().tolist()) == before
@@ -368,7 +368,7 @@ def test_everything_is_put_back_after_an_exception():
 
         if is_tried:
             with pytest.raises(RuntimeError, match="in the middle"):
-                without_trace(estimator, data, None, 0, failing)
+                rolled_back(estimator, data, None, 0, failing)
         estimator.fit(data, epochs=1, verbose=0)
         return everything(estimator)
 
@@ -398,7 +398,7 @@ def test_ctrl_c_ends_the_steps_and_puts_everything_back():
 
         if is_tried:
             with pytest.raises(KeyboardInterrupt):
-                without_trace(estimator, data, None, 0, interrupted)
+                rolled_back(estimator, data, None, 0, interrupted)
             assert 2 <= len(done) < 10_000
         estimator.fit(data, epochs=1, verbose=0)
         return everything(estimator)
@@ -454,7 +454,7 @@ def test_a_pool_that_starts_no_thread_is_not_waited_for():
 def test_the_default_context_of_the_thread_that_calls():
     estimator, data = make_estimator(), make_data()
     with mx.cpu(1):
-        without_trace(estimator, data, None, 0, steps)
+        rolled_back(estimator, data, None, 0, steps)
         assert mx.current_context() == mx.cpu(1)
     assert mx.current_context() == mx.cpu(0)
 
@@ -471,10 +471,10 @@ def test_the_steps_repeat():
         return found
 
     estimator, data = make_estimator(), make_data()
-    first = without_trace(estimator, data, None, 0, losses)
+    first = rolled_back(estimator, data, None, 0, losses)
     assert len(first) == 7  # more than an epoch, which has five
     mx.random.seed(9)
-    np.testing.assert_equal(first, without_trace(estimator, data, None, 0, losses))
+    np.testing.assert_equal(first, rolled_back(estimator, data, None, 0, losses))
 
 
 def test_weights_are_really_trained():
@@ -485,7 +485,7 @@ def test_weights_are_really_trained():
         steps(dry_run)
         seen.append(weights_of(estimator.net))
 
-    without_trace(estimator, data, None, 0, watched)
+    rolled_back(estimator, data, None, 0, watched)
     assert not any(np.array_equal(a, b) for a, b in zip(before, seen[0], strict=True) if a.ndim > 1)
 
 
@@ -493,7 +493,7 @@ def test_all_calls_share_a_thread():
     """MXNet keeps memory for each thread that has drawn: one for each trial, that would add up."""
     estimator, data = make_estimator(), make_data("list")
     threads = {
-        without_trace(estimator, data, None, 0, lambda _: threading.current_thread())
+        rolled_back(estimator, data, None, 0, lambda _: threading.current_thread())
         for _ in range(3)
     }
     assert len(threads) == 1

@@ -123,7 +123,7 @@ def test_trials_are_those_of_the_oracle(contexts, max_lr, mode):
     best = int(np.argmin(expected))
     assert best > 0
     assert best < len(rates) - 1 or rates[best] * 2 > max_lr
-    assert found.suggestion == learning_rate._best(found.trials)
+    assert found.suggestion == learning_rate._suggestion_from_trials(found.trials)
     assert estimator.trainer.learning_rate == 7.0
     assert all(not weights.any() for weights in weights_of(estimator.net))
 
@@ -143,7 +143,7 @@ def test_trials_are_those_of_the_oracle(contexts, max_lr, mode):
 )
 def test_the_suggestion_is_below_the_vertex_of_the_best_trials(trials, suggestion):
     expected = None if suggestion is None else pytest.approx(suggestion / math.sqrt(2))
-    assert learning_rate._best(trials) == expected
+    assert learning_rate._suggestion_from_trials(trials) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,19 +154,25 @@ def test_rates_are_tried_until_both_sides_are_worse(best, tried):
     def loss_of(rate):
         return abs(math.log2(rate) - best)
 
-    assert sorted(learning_rate._trials(1.0, 0.05, 8.0, loss_of)) == [2.0**k for k in tried]
+    assert sorted(learning_rate._run_trials(1.0, 0.05, 8.0, loss_of)) == [2.0**k for k in tried]
 
 
 def test_the_first_trial_stays_within_the_bounds():
-    assert learning_rate._rounded(0.3, 1e-6, 1.0) == 0.25
-    assert learning_rate._rounded(0.3, 0.28, 1.0) == 0.3
+    assert learning_rate._nearest_power_of_2(0.3, 1e-6, 1.0) == 0.25
+    assert learning_rate._nearest_power_of_2(0.3, 0.28, 1.0) == 0.3
 
 
 def test_no_rate_is_tried_above_one_that_fails():
     def loss_of(rate):
         return math.inf if rate > 0.2 else abs(math.log2(rate) + 3)
 
-    assert list(learning_rate._trials(1.0, 1e-3, 8.0, loss_of)) == [1.0, 0.5, 0.25, 0.125, 0.0625]
+    assert list(learning_rate._run_trials(1.0, 1e-3, 8.0, loss_of)) == [
+        1.0,
+        0.5,
+        0.25,
+        0.125,
+        0.0625,
+    ]
 
 
 GRID = {"sgd": [2.0**k for k in range(-6, 3)], "adam": [2.0**k for k in range(-11, -2)]}
@@ -231,10 +237,10 @@ def test_no_suggestion_is_told(caplog):
     with caplog.at_level(logging.WARNING):
         found = gs.find_learning_rate(estimator, digits(), 1e-9, 1e-8, 20)
     assert found.suggestion is None
-    assert "the loss has not fallen at any rate from 1e-09 to 1e-08 in 20 batches" in caplog.text
+    assert "the loss did not fall at any rate from 1e-09 to 1e-08 in 20 batches" in caplog.text
 
 
-def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
+def test_data_whose_position_cannot_be_restored_are_told(caplog, tmp_path):
     rng = np.random.default_rng(0)
     np.savetxt(tmp_path / "x.csv", rng.normal(size=(40, 3)), delimiter=",")
     np.savetxt(tmp_path / "y.csv", rng.integers(0, 2, 40), delimiter=",")
@@ -248,7 +254,7 @@ def test_data_whose_place_cannot_be_put_back_are_told(caplog, tmp_path):
     net.initialize()
     estimator = runs.estimator_of(net, lr=0.01)
     gs.find_learning_rate(estimator, data, num_batches=12)
-    assert "reads from the data, a MXDataIter, whose place cannot be put back" in caplog.text
+    assert "reads from the data, a MXDataIter, whose position cannot be restored" in caplog.text
 
 
 # Errors

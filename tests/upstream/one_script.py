@@ -3,8 +3,8 @@
     python tests/upstream/one_script.py lenet.md --classes ours --steps 4 --record steps.json
 
 A script is a Python file, a notebook, or a page of Markdown with fenced code. It runs as it is, in
-an empty folder, until it has taken so many steps of a Trainer. After each step the digest of every
-parameter on every device is kept. ``run.py`` compares what two runs have kept.
+an empty folder, until a Trainer has taken a given number of steps. After each step the digest of
+every parameter on every device is kept. ``run.py`` compares what two runs have kept.
 
 Around the script: the same seeds, matplotlib without a window, data loaders without processes of
 their own, and generated files instead of downloads (``generated.py``). What it asks for besides

@@ -10,7 +10,6 @@ import numpy as np
 from gluon_svrg import workers
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.data import ArrayLoader, WorkerBatchSampler, transforms as T
-from gluon_svrg.data.sharding import shard
 from gluon_svrg.data.training_data import training_data
 from mxnet import gluon
 
@@ -61,7 +60,7 @@ KINDS = {
 
 
 def trained(kind, with_svrg):
-    """Return weights and figures of a run, whose handler is given the same data once more."""
+    """Return weights, figures and predictions of a run."""
     mx.random.seed(5)
     np.random.seed(5)
     net = gluon.nn.Dense(2)
@@ -70,7 +69,7 @@ def trained(kind, with_svrg):
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.02, "momentum": 0.9})
     estimator = gs.Estimator(net, gluon.loss.L2Loss(), trainer=trainer)
     data, val_data = KINDS[kind](), KINDS["dicts with weights"]()
-    handlers = [gs.SVRGHandler(train_data=data)] if with_svrg else []
+    handlers = [gs.SVRGHandler()] if with_svrg else []
     result = estimator.fit(data, val_data, epochs=3, event_handlers=handlers, verbose=0)
     outputs = estimator.predict(X).asnumpy()
     return [
@@ -159,7 +158,7 @@ def disagree():
         try:
             said[name] = [
                 None if is_empty(batch) else batch[-1].asnumpy().tolist()
-                for batch in shard(training_data(data), own).iterate_epoch(0)
+                for batch in training_data(data).sharded(own).iterate_epoch(0)
             ]
         except ValueError as error:
             said[name] = str(error)
@@ -181,7 +180,7 @@ def noisy():
     np.random.seed(own.rank)
     sampler = WorkerBatchSampler(gluon.data.RandomSampler(SAMPLES), SIZE)
     loader = gluon.data.DataLoader(Noisy(X, Y), batch_sampler=sampler)
-    data = shard(training_data(loader), own)
+    data = training_data(loader).sharded(own)
     return [
         [
             row

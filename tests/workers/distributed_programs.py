@@ -28,7 +28,6 @@ def steps():
     trainer = gs.SVRGTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore="dist_sync"
     )
-    trainer.data_are_divided = True
     rank = trainer.workers.rank
     samples = mx.nd.array([1.0, 1.0] if rank == 0 else [4.0])
 
@@ -45,7 +44,7 @@ def steps():
         trainer.set_control_variate(snapshot.full_gradient(backward, [samples]))
         backward(samples)
         trainer.correct(snapshot.gradient(backward, samples))
-        trainer.step(3)  # gradients are summed over the workers, which have 3 samples together
+        trainer.step(len(samples))  # the sum is divided by the 3 samples of both workers
         means.append(float(trainer.full_gradient[net.weight.name][0].asscalar()))
         weights.append(float(net.weight.data().asscalar()))
     return {"rank": rank, "full_gradients": means, "weights": weights}

@@ -8,8 +8,7 @@ from unittest import mock
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg import workers
-from gluon_svrg.workers import progress
+from gluon_svrg import stops, workers
 from workers.loop_programs import (
     At,
     dense_net,
@@ -192,14 +191,12 @@ def failing():
     return dict(zip(FAILING, errors, strict=True))
 
 
-def beats():
-    """Return what the progress limit hears of a fit."""
-    heard = []
-    with mock.patch.multiple(
-        progress, beat=lambda: heard.append("beat"), end=lambda: heard.append("end")
-    ):
+def progress_limit_calls():
+    """Return the calls of the progress limit during a fit."""
+    limit = mock.Mock()
+    with mock.patch.object(stops, "progress_limit", return_value=limit):
         fitted([gs.SVRGHandler()], val=loader(20, 8), epochs=1)
-    return heard
+    return [name for name, *_ in limit.method_calls]
 
 
 def output(folder):
@@ -262,7 +259,7 @@ def start():
 
 def starts():
     """Return what each of the programs above gives."""
-    together = beats()
+    together = progress_limit_calls()
     with workers.single_process():
-        alone = beats()
+        alone = progress_limit_calls()
     return [[together, alone], default_trainer(), start()]

@@ -33,7 +33,6 @@ def not_the_same():
         param = gluon.Parameter("weight", shape=(3,))
         param.initialize()
         trainer = gs.SVRGTrainer([param], "sgd", compression_params=None if own.is_first else FP16)
-        trainer.data_are_divided = True
         try:
             trainer.allreduce_grads()
         except workers.WorkerError as error:
@@ -84,7 +83,6 @@ def steps():
     trainer = gs.SVRGTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.1}, compression_params=FP16
     )
-    trainer.data_are_divided = True
     trainer.synchronize(net)
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     interval = Interval(net, backward)
@@ -101,7 +99,7 @@ def steps():
             rounding = size * 2.0**-11 + 2.0**-24
             roundings.append(float((abs(grad - expected.astype("float32")) / rounding).max()))
             same_bits.append(grad.tobytes() == expected.astype("float32").tobytes())
-        trainer.update(12)
+        trainer.update(len(x))
     data = b"".join(param.data().asnumpy().tobytes() for param in trained)
     return {
         "roundings": max(roundings),
@@ -136,7 +134,6 @@ def added_up(grads, dtype):
     for one in (other, param):
         one.initialize(mx.init.Zero())
     trainer = gs.SVRGTrainer([other, param], "sgd", compression_params=FP16)
-    trainer.data_are_divided = True
     param.grad()[:] = mx.nd.array(grads, dtype=dtype)
     other.grad()[:] = workers.current().rank
     for one in (param, other):

@@ -50,7 +50,7 @@ def estimator_for(net=None, metrics=None, loss=None, rate=0.2, optimizer="sgd", 
 
 
 def figures_of(history):
-    measured = gs.run.history.MEASURED
+    measured = gs.reporting.history.MEASURED
     return [{name: v for name, v in row.items() if name not in measured} for row in history]
 
 

@@ -92,7 +92,7 @@ def broadcasts():
         mx.nd.full((30_000,), own.rank + 1.0),
         mx.nd.full((900_000,), own.rank + 1.0),
     ]
-    mpi._CHUNK = 1 << 17
+    mpi._BROADCAST_SIZE = 1 << 17
     own.broadcast(arrays)
     equal = arrays[0].asnumpy().tobytes() == bits.tobytes()
     return [
@@ -172,7 +172,7 @@ def twice():
 def late():
     """Each of them is late once, before a sum and before a message."""
     own = workers.current()
-    mpi._LONG, before = 0.1, mpi._LONG
+    mpi._ANNOUNCE_AFTER, before = 0.1, mpi._ANNOUNCE_AFTER
     array = mx.nd.full((3,), 2.0)
     gathered = []
     for rank in range(own.size):
@@ -182,7 +182,7 @@ def late():
             array /= own.size
         time.sleep(0.3 * (own.rank == rank))
         gathered = own.all_gather_object(own.rank, "test")
-    mpi._LONG = before
+    mpi._ANNOUNCE_AFTER = before
     return [float(array[0].asscalar()), gathered]
 
 
@@ -223,7 +223,7 @@ def overlap():
     """Whether the sum of the last array begins while the first is still being computed."""
     own = workers.current()
     begins = []
-    add = mpi.MPIWorkers._add
+    add = mpi.MPIWorkers._sum_in_place
 
     def watched(self, numbers):
         begins.append(Waits.held.is_set())
@@ -232,11 +232,11 @@ def overlap():
 
     first, last = mx.nd.ones((300_000,)), mx.nd.ones((300_000,))
     own.all_reduce([first, last])
-    mpi.MPIWorkers._add = watched
+    mpi.MPIWorkers._sum_in_place = watched
     first[:] = mx.nd.Custom(first, op_type="waits")
     assert Waits.held.wait(30)
     own.all_reduce([first, last])
-    mpi.MPIWorkers._add = add
+    mpi.MPIWorkers._sum_in_place = add
     Waits.let_go.clear()
     return [begins, *(sorted(set(array.asnumpy().tolist())) for array in (first, last))]
 
@@ -280,7 +280,7 @@ def everything():
 
 def failures():
     """What every worker hears: each case with workers of its own."""
-    mpi._LONG = 0.3
+    mpi._ANNOUNCE_AFTER = 0.3
     heard = {}
     for name, case in FAILURES.items():
         with connected_anew() as own:
@@ -342,16 +342,15 @@ def adds_in_another_order(own):
 
 
 def does_not_come(own):
-    os.environ["GLUON_SVRG_PROGRESS_TIMEOUT"] = "0.5"
-    patience, mpi._PATIENCE = mpi._PATIENCE, 0.1
+    own._timeout = 0.5
+    margin, mpi._TIMEOUT_MARGIN = mpi._TIMEOUT_MARGIN, 0.1
     try:
         if own.rank == 1:
             time.sleep(5)  # longer than a busy machine lets the others wait for a core
         own.barrier("step")
         own.barrier("the next step")  # of the one that was late alone
     finally:
-        del os.environ["GLUON_SVRG_PROGRESS_TIMEOUT"]
-        mpi._PATIENCE = patience
+        mpi._TIMEOUT_MARGIN = margin
 
 
 FAILURES = {
@@ -392,7 +391,7 @@ def ends(how):
     if how == "hang":  # as a fit arms it
         from gluon_svrg.workers import progress
 
-        progress.beat()
+        progress.start_timer()
     own.all_reduce([array])
     own.barrier("the next step")
 
@@ -400,6 +399,6 @@ def ends(how):
 def hangs():
     from gluon_svrg.workers import progress
 
-    progress.beat()
+    progress.start_timer()
     while True:
         pass

@@ -22,9 +22,7 @@ def new_net(seed=None):
 
 def new_trainer(*nets):
     params = [param for net in nets for param in net.collect_params().values()]
-    trainer = gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
-    trainer.data_are_divided = True
-    return trainer
+    return gs.SVRGTrainer(params, "sgd", {"learning_rate": 0.05})
 
 
 def weights(*nets):
@@ -62,17 +60,17 @@ def time_that_is_left():
     return fit(net, new_trainer(net), batches(4), handler).stop_reason.name
 
 
-def step(trainer):
-    trainer.step(4)
+def step(trainer, samples):
+    trainer.step(samples)
 
 
-def lenient_step(trainer):
-    trainer.step(4, ignore_stale_grad=True)
+def lenient_step(trainer, samples):
+    trainer.step(samples, ignore_stale_grad=True)
 
 
-def step_by_parts(trainer):
+def step_by_parts(trainer, samples):
     trainer.allreduce_grads()
-    trainer.update(4, ignore_stale_grad=True)
+    trainer.update(samples, ignore_stale_grad=True)
 
 
 def step_that_ignores(rank, size, ways):
@@ -86,7 +84,7 @@ def step_that_ignores(rank, size, ways):
             if begin < reaching:
                 loss = loss + theirs(data[begin : min(end, reaching)]).sum()
         loss.backward()
-        take(trainer)
+        take(trainer, end - begin)
     return weights(ours, theirs)
 
 
@@ -133,7 +131,7 @@ class WithAnother(gs.BatchProcessor):
         with mx.autograd.record():
             loss = self._net(batch[0]).sum()
         loss.backward()
-        self._trainer.step(4)
+        self._trainer.step(len(batch[0]))
         return super().fit_batch(estimator, batch, batch_axis)
 
 

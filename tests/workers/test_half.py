@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from cluster import run_together
-from gluon_svrg.workers.mpi import _kind_of_half
+from gluon_svrg.workers.mpi import _mpi_float16
 from mxnet import autograd, gluon
 
 pytestmark = pytest.mark.full
@@ -43,7 +43,7 @@ def test_a_sum_beyond_the_range_is_told_to_all(results):
         for said in result["overflows"]:
             assert said == (
                 "the sum of the gradients of parameter 'weight' over the workers is not finite: it "
-                "is beyond float16's 65504, or was NaN or infinite before; make the trainer "
+                "exceeds float16's 65504, or was NaN or infinite before; make the trainer "
                 "without compression_params={'type': 'fp16'}, or lower the learning rate"
             )
 
@@ -59,7 +59,7 @@ def test_other_values_are_refused(results):
         assert text == "compression_params must be a dict, as {'type': 'fp16'}, or None, got 'fp16'"
         assert more.endswith("'threshold': 0.5}: 'fp16' has no 'threshold'; leave it out")
         assert other.startswith("compression_params={'type': '2bit'} is for one worker")
-        assert other.endswith("leave it out, or give {'type': 'fp16'}, which sends float16")
+        assert other.endswith("leave it out, or pass {'type': 'fp16'}, which sends float16")
 
 
 @pytest.mark.parametrize("wrong", [{"type": "bf16"}, {"typ": "2bit"}, {"threshold": 0.5}])
@@ -73,8 +73,8 @@ def test_a_type_that_is_not_known_is_refused_by_one_worker_too(wrong):
 def test_workers_that_do_not_agree_about_it(results):
     for result in results:
         assert result["not_the_same"].endswith(
-            "float16 [3] and float32 [3]: all workers need the same network and the same "
-            "compression_params"
+            "the first difference is float32 [3] on worker 0 and float16 [3] on worker 1. All "
+            "workers need the same network and the same compression_params"
         )
 
 
@@ -97,7 +97,7 @@ def test_an_mpi_that_adds_no_float16_has_it_added_by_numpy(version, has_its_own)
         SUM="its own sum",
         Op=SimpleNamespace(Create=lambda function, commute: function),
     )
-    kind, add = _kind_of_half(mpi)
+    kind, add = _mpi_float16(mpi)
     if has_its_own:
         assert (kind, add) == ("halves", "its own sum")
         return

@@ -75,12 +75,12 @@ def starts(request):
     return run_together("workers.failing_programs:starts", request.param)
 
 
-def test_the_progress_limit_counts_from_each_batch(starts):
+def test_each_batch_restarts_the_progress_timer(starts):
     for pair, *_ in starts:
-        for heard in pair:
+        for calls in pair:
             # 6 batches of the full pass, 6 of the training, 3 of the evaluation.
-            assert heard.count("beat") >= 15
-            assert heard.index("end") == len(heard) - 1
+            assert calls.count("step_completed") >= 15
+            assert calls.index("cancel") == len(calls) - 1
 
 
 def test_the_default_trainer_knows_the_others(starts):

@@ -75,7 +75,7 @@ def test_what_is_no_sum_is_one_sentence(answers):
     for answer in answers:
         sparse, contexts, dtype = answer["refusals"]
         assert "array 0 of a sum is row_sparse: workers add dense arrays only" in sparse
-        assert "are on cpu(0) and cpu(1): give those of one context" in contexts
+        assert "are on cpu(0) and cpu(1): pass those of one context" in contexts
         assert dtype.startswith("array 0 of a sum is bool: workers add float32, float64,")
 
 
@@ -138,9 +138,9 @@ def test_workers_at_different_places_are_an_error_on_all(heard):
     for kind, message in heard("at different places"):
         assert kind in PARTED
         assert message.startswith(
-            "the workers have parted: worker 0 is at 'step 3', worker 1 is at 'the end of the epoc"
+            "the workers are out of sync: worker 0 is at 'step 3', worker 1 is at 'the end of the "
         )
-        assert "every worker has to run the same lines" in message
+        assert "every worker must run the same code" in message
 
 
 @pytest.mark.parametrize("name", ["fails in a message", "fails in a sum"])
@@ -154,8 +154,9 @@ def test_other_arrays_on_one_worker_are_one_sentence(heard):
     for kind, message in heard("other arrays"):
         assert kind in PARTED
         assert message == (
-            "worker 1 adds 2 arrays, worker 0 2, and the first that differ are float32 [4] and "
-            "float32 [3]: all workers need the same network"
+            "the workers sum different arrays: 2 on worker 0, 2 on worker 1; the first difference "
+            "is float32 [3] on worker 0 and float32 [4] on worker 1. All workers need the same "
+            "network"
         )
 
 
@@ -172,19 +173,22 @@ def test_a_sum_that_one_worker_leaves_out_is_told(answers, heard, name):
 def test_sums_in_another_order_are_told_at_the_next_message(answers, heard):
     for kind, message in heard("another order"):
         assert kind in PARTED
-        told = re.findall(r"worker (\d) has added up (\d) times \(of arrays (\w+)\)", message)
+        told = re.findall(
+            r"worker (\d) has done (\d) sums \(checksum of their arrays (\w+)\)", message
+        )
         assert [int(rank) for rank, *_ in told] == list(range(len(answers)))
         assert {number for _, number, _ in told} == {"4"}
         assert len({digest for *_, digest in told}) == 2
         assert message.endswith(
-            "and to step each trainer for a batch of which it has no sample, too (seen at 'step')"
+            "and must step every trainer for each batch, even without a sample of it (found at "
+            "'step')"
         )
 
 
 def test_a_worker_that_does_not_come_is_named(heard):
     for kind, message in heard("does not come"):
         assert kind in PARTED
-        assert message.startswith("worker 1 has not come to 'step' within 0.5 s: stopped")
+        assert message.startswith("worker 1 has not reached 'step' within 0.5 s: stopped")
 
 
 # --- Processes that end -----------------------------------------------------------------------
@@ -230,6 +234,6 @@ def test_a_worker_that_hangs_says_where():
 def test_a_worker_that_is_stopped_is_named_by_the_others():
     job = run_together(PROGRAMS + "ends", 3, "stop", check=False, env=LIMIT)
     assert job.code == 1
-    assert "worker 1 has not come to sum 2 within 3 s: stopped, hung, or slower than" in "".join(
+    assert "worker 1 has not reached sum 2 within 3 s: stopped, hung, or slower than" in "".join(
         job.err
     )

@@ -9,7 +9,6 @@ from gluon_svrg import workers
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.svrg import BatchGradient, GradientMoments, Interval
 from mxnet import autograd
-from mxnet.gluon.contrib import estimator as mx_estimator
 
 
 def everything():
@@ -18,7 +17,6 @@ def everything():
         function.__name__: function()
         for function in (
             refusals,
-            mxnets_estimator,
             a_late_start,
             a_late_shape,
             shapes_that_one_worker_knows,
@@ -30,7 +28,6 @@ def everything():
             moments,
             a_full_gradient_by_hand,
             handlers_that_decide,
-            data_that_a_handler_was_given,
         )
     }
 
@@ -59,22 +56,6 @@ def refusals():
     return messages
 
 
-def mxnets_estimator():
-    net = dense(2)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd")
-    loss = mx.gluon.loss.L2Loss()
-    estimator = mx_estimator.Estimator(net, loss, trainer=trainer, context=mx.cpu())
-    dataset = mx.gluon.data.ArrayDataset(mx.nd.ones((4, 2)), mx.nd.ones((4, 1)))
-    data = mx.gluon.data.DataLoader(dataset, 2)
-    messages = []
-    for handler in (gs.SVRGHandler(train_data=data), gs.GradientUpdateHandler()):
-        try:
-            estimator.fit(data, epochs=1, event_handlers=[handler])
-        except ValueError as error:
-            messages.append(str(error))
-    return messages
-
-
 def a_late_start():
     """The first step finds other weights: they become the first worker's, and a warning is left."""
     said = []
@@ -85,12 +66,11 @@ def a_late_start():
     own = workers.current()
     net.weight.set_data(mx.nd.full((1, 2), own.rank + 1.0))
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
-    trainer.data_are_divided = True
     for _ in range(2):
         with autograd.record():
             loss = net(mx.nd.ones((1, 2)) * (own.rank + 1)).sum()
         loss.backward()
-        trainer.step(own.size)
+        trainer.step(1)
     logging.getLogger("gluon_svrg").removeHandler(handler)
     return [net.weight.data().asnumpy().tolist(), said]
 
@@ -101,12 +81,12 @@ def a_late_shape():
     net = mx.gluon.nn.Dense(1, use_bias=False)
     net.initialize(mx.init.One())
     trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5})
-    trainer.data_are_divided = True
-    if own.rank == own.size - 1:
+    has_row = own.rank == own.size - 1
+    if has_row:
         with autograd.record():
             loss = net(mx.nd.ones((1, 2))).sum()
         loss.backward()
-    trainer.step(1)
+    trainer.step(int(has_row))
     return net.weight.data().asnumpy().tolist()
 
 
@@ -256,32 +236,18 @@ def handlers_that_decide():
         label = (data[:, 0] > 0) + 1.0 * (data[:, 1] > 0)
         loader = gs.data.ArrayLoader(data, label, batch_size=8, shuffle=True, seed=1)
         meter = gs.VarianceHandler(at=(50, 100), batches=4)
-        rate = gs.AutoLearningRateHandler()
         svrg = gs.SVRGHandler(max_variance_ratio=0.02, recheck_every_n_epochs=2)
-        result = estimator.fit(loader, epochs=6, event_handlers=[meter, rate, svrg], verbose=0)
+        result = estimator.fit(loader, epochs=6, event_handlers=[meter, svrg], verbose=0)
         return {
             "ratios": [record.average for record in meter.records],
             "counts": [meter.gradient_evaluations, svrg.gradient_evaluations],
             "given up": [svrg.criterion.off_since, svrg.criterion.times_off],
-            "rates": [rate.learning_rate, rate.gradient_evaluations, *rate.smoothness],
             "coefficients": [row.get("coefficient", -1) for row in result.history],
         }
 
     together = train()
     with workers.single_process():
         return [together, train()]
-
-
-def data_that_a_handler_was_given():
-    """They are shared out as those of `fit` are."""
-    own = workers.current()
-    net = dense(2)
-    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
-    batches = [(mx.nd.ones((2, 2)) * i, mx.nd.ones((2, 1))) for i in range(3)]
-    svrg = gs.SVRGHandler(train_data=batches, gradient_table=True)
-    estimator.fit(batches, epochs=1, event_handlers=svrg, verbose=0)
-    return [svrg.gradient_evaluations, len(svrg.table), own.size]
 
 
 def dense(inputs):

@@ -23,7 +23,21 @@ class Transform(ABC):
     implements :meth:`apply`, which must not change its arrays in place, and draw no random number
     but those of the `draw` that it is given; one that draws derives from
     :class:`RandomTransform`.
+
+    Attributes
+    ----------
+    is_by_sample : bool
+        Whether a sample gets the same, bit for bit, whatever else is in its batch. Several workers
+        then transform only their own samples; otherwise each transforms the whole batch. False
+        unless a class says otherwise; a subclass that draws for the batch as a whole, with
+        ``draw.generator()``, sets it to False again.
+    keeps_labels : bool
+        Whether all arrays but the first stay as they are, so that the labels of a data set are
+        known without a pass. False unless a class says otherwise.
     """
+
+    is_by_sample: bool = False
+    keeps_labels: bool = False
 
     @property
     def is_random(self) -> bool:
@@ -132,6 +146,8 @@ class Compose(Transform):
         if len(transforms) == 1 and isinstance(transforms[0], (list, tuple)):
             transforms = tuple(transforms[0])
         self.transforms: tuple[Transform, ...] = tuple(_flat(transforms))
+        self.is_by_sample = all(transform.is_by_sample for transform in self.transforms)
+        self.keeps_labels = all(transform.keeps_labels for transform in self.transforms)
 
     @property
     def is_random(self) -> bool:
@@ -148,24 +164,6 @@ class Compose(Transform):
         for position, transform in enumerate(self.transforms):
             arrays = list(transform.apply(arrays, draw.at(position)))
         return arrays
-
-
-def is_by_sample(transform: Transform) -> bool:
-    """Return whether it is known that a sample gets the same whatever else is in its batch.
-
-    It is of this package's. One of the user's own may draw for the batch as a whole.
-    """
-    if type(transform) is Compose:
-        return all(map(is_by_sample, transform.transforms))
-    is_own = type(transform).__module__.startswith("gluon_svrg.data.transforms.")
-    return is_own and not transform.mixes_samples
-
-
-def keeps_labels(transform: Transform) -> bool:
-    """Return whether it is known that the labels stay as they are: it is one of images."""
-    if type(transform) is Compose:
-        return all(map(keeps_labels, transform.transforms))
-    return type(transform).__module__ == "gluon_svrg.data.transforms.images"
 
 
 def check_images(transform: Transform, images: NumPyArray) -> None:

@@ -24,6 +24,9 @@ _CHANNELS = (1, 3, 4)  # gray, colour, colour with alpha
 class _ImageTransform(Transform):
     """Changes the first array of a batch, images of the layout that it is told."""
 
+    is_by_sample = True
+    keeps_labels = True
+
     def __init__(self, layout: str | None) -> None:
         if layout not in (None, "NCHW", "NHWC"):
             raise ValueError(
@@ -258,6 +261,9 @@ class ToFloat(Transform):
     TypeError, ValueError
         If it is no such number, or, when it is applied, if the images are float already.
     """
+
+    is_by_sample = True
+    keeps_labels = True
 
     def __init__(self, scale: float = 1 / 255) -> None:
         self._scale = np.float32(

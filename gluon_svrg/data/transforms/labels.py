@@ -92,6 +92,8 @@ class OneHot(Transform):
         If an argument is out of its range, or, when it is applied, if the labels are no classes.
     """
 
+    is_by_sample = True
+
     def __init__(self, classes: int, smoothing: float = 0.0) -> None:
         self._classes = check_integer("classes", classes, 1, "the number of classes")
         self._smoothing = check_fraction(

@@ -119,7 +119,7 @@ class Folds:
 
 
 def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
-    """Return a point by the solver itself; an interrupt goes on."""
+    """Return a point by the solver itself; an interrupt is not caught."""
     return _kept(session.solve(start, *penalties))
 
 

@@ -32,10 +32,10 @@ Watch = Callable[[str], None]
 
 
 def suits(plan: Plan, problem: Problem) -> bool:
-    """Whether folds are solved together: where the metric is a sample's Hessian.
+    """Whether folds are solved together: if the metric is a sample's Hessian.
 
-    Or where the Hessian of all rows, for each fold and point anew, would be most of the work. Not
-    where each fold has a scale of its own.
+    Also if most of the work would be the Hessian of all rows, for each fold and point. Not if each
+    fold has a scale of its own.
     """
     if problem.loss.has_scale:
         return False
@@ -353,7 +353,7 @@ class JointPath:
         return HessianMetric.of(hessian)
 
     def _renew(self, walks: list[Walk]) -> bool:
-        """Take the Hessian anew, at the mean of the folds, if the curvature has changed."""
+        """Compute the Hessian again, at the mean of the folds, if the curvature has changed."""
         sample = self._sample
         theta = np.mean([walk.at.theta for walk in walks], axis=0)
         scores = sample.rows @ theta
@@ -368,7 +368,7 @@ class JointPath:
         return True
 
     def _judge(self, walk: Walk, decrement: float, strength: float) -> PathPoint | None:
-        """Return the point if the fold is there, or None if it has to go on."""
+        """Return the point if the fold has converged, or None if it has to continue."""
         value = walk.at
         full = self._full(walk, value)
         gained = self._settings.tol * (walk.null - full)

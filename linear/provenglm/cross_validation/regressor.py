@@ -230,7 +230,7 @@ class SVRGRegressorCV(CrossValidated, SVRGRegressor):  # type: ignore[misc]
 
 
 def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
-    """Return so many alphas, from the greatest to the least."""
+    """Return `count` alphas, from the greatest to the least."""
     if ratio == 0:
         weight = problem.sample_weight
         total = len(problem.target) if weight is None else float(weight.sum())

@@ -98,5 +98,5 @@ class RoutedScoring:
         if self.scoring is not None:
             return get_scorer(self.scoring)
         scorer = self._own_scorer()
-        # Weights count in this score, as they do in the fits: nobody has to request it.
+        # Weights count in this score without a request, as they do in the fits.
         return scorer.set_score_request(sample_weight=True) if _routing_enabled() else scorer

@@ -28,7 +28,7 @@ def checked_strengths(one: str, values: object) -> int | NumPyArray:
     """
     name = f"{one}s"
     if isinstance(values, numbers.Integral) and not isinstance(values, bool):
-        return check_integer(name, values, 1, f"so many {name}, or a list of them")
+        return check_integer(name, values, 1, f"a number of {name}, or a list of them")
     message = (
         f"{name} must be a number of {name} or a list of them, got {values!r}: such as [0.1, 1, 10]"
     )

@@ -60,7 +60,7 @@ def _of_row(problem: Problem) -> int:
 
 
 def within(problem: Problem, held: int) -> Problem | None:
-    """Return the problem with a limit of so many bytes less, or None if no fit has room then."""
+    """Return the problem with a memory limit lower by `held` bytes, or None if no fit has room."""
     features = problem.features
     if not isinstance(features, Chunks) or features.memory_limit is None:
         return problem

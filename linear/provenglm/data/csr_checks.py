@@ -95,5 +95,5 @@ def _check_parts(
             row = int(np.searchsorted(indptr, np.argmax(indices == column), side="right")) - 1
             raise ValueError(
                 f"X is sparse, and has an entry for column {column} in row {row}, but only {p} "
-                "columns: make it anew with the right shape"
+                "columns: create it again with the right shape"
             )

@@ -41,7 +41,7 @@ class DiskRows:
     dtype : numpy dtype, optional
         As of `DenseRows`.
     every : int
-        A pass reads only so many blocks' last one.
+        A pass reads one block in `every`.
     """
 
     is_sparse, is_on_disk = False, True
@@ -93,7 +93,7 @@ class DiskRows:
         return not any(part.is_whole for part in self._parts)
 
     def thinned(self, every: int) -> DiskRows:
-        """Return rows of whose blocks a pass reads one of so many."""
+        """Return the same rows, of which a pass reads one block in `every`."""
         return DiskRows(self._parts, self.dtype, every)
 
     def precise(self) -> DiskRows:

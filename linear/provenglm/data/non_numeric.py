@@ -89,7 +89,7 @@ def values_of(
         What they are called.
     values : array-like
     needed : str
-        By whom what is needed, such as 'the fit needs numbers'.
+        What is needed, as a clause, such as 'the fit needs numbers'.
     way : str
         What to do with dates.
 

@@ -72,7 +72,7 @@ class Decoded:
         try:
             future.set_result(self.groups[k].decode())
         except BaseException as error:
-            # Told to who waits for it; not kept, or it would be told again after it is mended.
+            # Raised in the waiting thread; not kept, or it would be raised after a repair, too.
             with self._lock:
                 if self._kept.get(k) is future:
                     del self._kept[k]

@@ -210,8 +210,8 @@ def changed(path: str, was: Stamp, reason: str = "", now: Stamp | None = None) -
             now = Stamp.of(path)
         except OSError:
             return OSError(
-                f"{path} is gone, and rows are read from it several times: put it back, and begin "
-                "anew"
+                f"{path} is gone, and rows are read from it several times: put it back, and call "
+                "fit again"
             )
     if now.size != was.size:
         what = f"has {now.size:,} bytes, and had {was.size:,}"
@@ -219,7 +219,9 @@ def changed(path: str, was: Stamp, reason: str = "", now: Stamp | None = None) -
         what = "was written to or replaced"
     else:
         what = f"cannot be read ({reason})"
-    return OSError(f"{path} {what} since it was opened: leave it as it is, and begin anew")
+    return OSError(
+        f"{path} {what} since it was opened: do not change it during a fit, and call fit again"
+    )
 
 
 class _Reader:

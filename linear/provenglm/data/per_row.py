@@ -1,4 +1,4 @@
-"""Numbers that there are for each row, where the rows are so many that no copy of them is made.
+"""One number per row, for data with too many rows to copy.
 
 A data set of 2 GB may have 20 million rows: each array of float64 with a number for each of them is
 160 MB. So shares that are all the same are one number that looks like an array, and sums go through

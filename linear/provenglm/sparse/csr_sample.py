@@ -23,9 +23,9 @@ def is_sparser(features: csr_array) -> bool:
 def size(features: csr_array, outputs: int, size_of_dense: int) -> int:
     """Return the rows of a Hessian's sample.
 
-    They are those of dense data, as far as they fit, or as many as make the Hessian as dear as a
-    pass, and 10 a feature at least: SciPy's products take 10 ns for a pair of numbers of a row, and
-    a pass 6 ns for each of them and 20 ns for the row (measured).
+    The number is that for dense data if they fit, or the number with which the Hessian costs as
+    much as a pass, and at least 10 per feature. SciPy's products take 10 ns for a pair of numbers
+    of a row, and a pass 6 ns for each of them and 20 ns for the row (measured).
     """
     n, p = features.shape
     if not is_sparser(features):

@@ -1,4 +1,4 @@
-"""Read data without side effects: afterwards position and generators are as before."""
+"""Read data without side effects: afterwards their position and all generators are restored."""
 
 from __future__ import annotations
 
@@ -13,12 +13,26 @@ import numpy as np
 from gluon_svrg._mxnet import load_in_this_process
 from mxnet import gluon
 
-# What is looked into, besides the data themselves.
+# The parts of the data whose attributes are restored, too.
 _PARTS = (gluon.data.DataLoader, gluon.data.Dataset, gluon.data.Sampler, mx.io.DataIter)
 
 
 @contextmanager
-def unchanged(data: object) -> Iterator[None]:
+def isolate_rng() -> Iterator[None]:
+    """Restore NumPy's and Python's global generators after the block, also after an exception.
+
+    MXNet's generators cannot be read, so they are not restored.
+    """
+    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+@contextmanager
+def restored(data: object) -> Iterator[None]:
     """Restore the attributes of `data`, of its data set and of its samplers after the block.
 
     This includes NumPy's and Python's generators and lists in these attributes, but not the state
@@ -30,30 +44,30 @@ def unchanged(data: object) -> Iterator[None]:
     try:
         yield
     finally:
-        for put_back in undo:
-            put_back()
+        for restore in undo:
+            restore()
 
 
 def _remember(thing: object, undo: list[Callable[[], None]], seen: set[int]) -> None:
-    """Add what puts back the attributes of `thing`, and those of its parts."""
+    """Add the functions that restore the attributes of `thing` and of its parts to `undo`."""
     attributes = getattr(thing, "__dict__", None)
     if id(thing) in seen or not isinstance(attributes, dict):
         return
     seen.add(id(thing))
     before = dict(attributes)
 
-    def put_back() -> None:
+    def restore() -> None:
         attributes.clear()
         attributes.update(before)
 
-    undo.append(put_back)
+    undo.append(restore)
     for value in before.values():
         if isinstance(value, list):
             undo.append(_list(value))
         elif isinstance(value, np.random.Generator):
             undo.append(_state(value.bit_generator))
         elif isinstance(value, (np.random.RandomState, random.Random)):
-            undo.append(_state_of_call(value))
+            undo.append(_called_state(value))
         elif isinstance(value, _PARTS):
             _remember(value, undo, seen)
     if isinstance(thing, gluon.data.DataLoader):
@@ -63,24 +77,24 @@ def _remember(thing: object, undo: list[Callable[[], None]], seen: set[int]) -> 
 def _list(value: list[Any]) -> Callable[[], None]:
     items = list(value)
 
-    def put_back() -> None:
+    def restore() -> None:
         value[:] = items
 
-    return put_back
+    return restore
 
 
 def _state(bits: Any) -> Callable[[], None]:
     state = copy.deepcopy(bits.state)
 
-    def put_back() -> None:
+    def restore() -> None:
         bits.state = state
 
-    return put_back
+    return restore
 
 
-def _state_of_call(generator: np.random.RandomState | random.Random) -> Callable[[], None]:
+def _called_state(generator: np.random.RandomState | random.Random) -> Callable[[], None]:
     if isinstance(generator, random.Random):
-        of_python = generator.getstate()
-        return lambda: generator.setstate(of_python)
-    of_numpy = generator.get_state()
-    return lambda: generator.set_state(of_numpy)
+        python_state = generator.getstate()
+        return lambda: generator.setstate(python_state)
+    numpy_state = generator.get_state()
+    return lambda: generator.set_state(numpy_state)

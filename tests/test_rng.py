@@ -1,13 +1,15 @@
-"""One seed reaches every generator."""
+"""One seed reaches every generator; states are put back."""
 
 import itertools
 import multiprocessing
 import random
+from contextlib import suppress
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
+from gluon_svrg.rng import restoring_rng_on
 
 
 def draw():
@@ -98,3 +100,23 @@ def test_workers_draw_different_numbers_which_repeat():
     assert draws_of_workers(3) == first
     for one, other in itertools.combinations([*first, parent], 2):
         assert all(a != b for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_put_back"),
+    [(LookupError, True), (KeyError, True), (ZeroDivisionError, False), (None, False)],
+)
+def test_generators_are_put_back_if_that_exception_is_raised(raised, is_put_back):
+    """A KeyError is a LookupError."""
+
+    def numbers():
+        return np.random.rand(), random.random(), np.random.normal(), random.gauss(0, 1)
+
+    gs.seed_everything(3)
+    first, second = numbers(), numbers()  # the second of each pair of normal numbers is kept
+    gs.seed_everything(3)
+    with suppress(Exception), restoring_rng_on(LookupError):
+        assert numbers() == first
+        if raised is not None:
+            raise raised
+    assert numbers() == (first if is_put_back else second)

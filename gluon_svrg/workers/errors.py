@@ -1,0 +1,9 @@
+"""The errors of a worker that cannot continue because of another one."""
+
+
+class WorkerError(RuntimeError):
+    """Another worker has exited, has failed, or runs other code than this one."""
+
+
+class PeerError(WorkerError):
+    """Another worker has failed. It prints its own traceback, which shows the cause."""
