@@ -9,6 +9,7 @@ from gluon_svrg.estimator import Estimator as Estimator
 from gluon_svrg.evaluation.handler import ValidationHandler as ValidationHandler
 from gluon_svrg.handlers.early_stopping import EarlyStoppingHandler as EarlyStoppingHandler
 from gluon_svrg.handlers.ema import EMAHandler as EMAHandler
+from gluon_svrg.handlers.function import on as on
 from gluon_svrg.handlers.gradient_update import GradientUpdateHandler as GradientUpdateHandler
 from gluon_svrg.handlers.nan_guard import NaNGuardHandler as NaNGuardHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler as SanityCheckHandler

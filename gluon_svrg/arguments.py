@@ -1,15 +1,17 @@
-"""Checks of arguments, whose messages have the value, the reason and the way out."""
+"""Checks of arguments and of optional packages: the value, the reason and the way out."""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
@@ -149,3 +151,30 @@ def check_finite(
     if isinstance(value, numbers.Real) and not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value!r}: {meaning}")
     return check_number(name, value, meaning, least, above)
+
+
+def require(module: str, extra: str, for_what: str) -> ModuleType:
+    """Import `module`, which an optional dependency of this package provides, and return it.
+
+    Parameters
+    ----------
+    module : str
+        The full name of the module.
+    extra : str
+        The extra of gluon-svrg that installs it.
+    for_what : str
+        What needs it, as the subject of a sentence: ``"MLflowHandler"``.
+
+    Raises
+    ------
+    ImportError
+        If it cannot be imported. The message has the reason and the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{for_what} needs {module.partition('.')[0]}, which cannot be imported ({error}): "
+            f"install it with pip install 'gluon-svrg[{extra}]'",
+            name=error.name,
+        ) from error

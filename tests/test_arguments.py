@@ -1,8 +1,11 @@
 """Checks of arguments: what they return and say."""
 
+import ast
 import inspect
 import math
 import re
+import sys
+from pathlib import Path
 
 import gluon_svrg as gs
 import numpy as np
@@ -14,8 +17,14 @@ from gluon_svrg.arguments import (
     check_number,
     check_periods,
     explains_unknown,
+    require,
 )
 from mxnet import gluon
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
@@ -176,3 +185,28 @@ def test_an_unknown_argument_is_explained(name, hint):
         measure(1, **{name: 2})
     assert measure(1, largest=2) == (1, 2)
     assert str(inspect.signature(measure)) == "(smallest=0, *, largest=10)"
+
+
+def test_what_is_required_is_returned():
+    assert require("json.decoder", "test", "the test") is sys.modules["json.decoder"]
+
+
+@pytest.mark.parametrize("module", ["missing_package", "missing_package.part"])
+def test_what_is_required_and_missing(module):
+    with pytest.raises(ImportError) as error:
+        require(module, "plot", "the test")
+    assert str(error.value) == (
+        "the test needs missing_package, which cannot be imported (No module named "
+        "'missing_package'): install it with pip install 'gluon-svrg[plot]'"
+    )
+    assert error.value.name == "missing_package"
+
+
+def test_each_extra_that_is_required_is_one_of_the_distribution():
+    text = Path(gs.__file__).parents[1].joinpath("pyproject.toml").read_text()
+    extras = set(tomllib.loads(text)["project"]["optional-dependencies"])
+    trees = (ast.parse(path.read_text()) for path in Path(gs.__file__).parent.rglob("*.py"))
+    calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = {ast.literal_eval(c.args[1]) for c in calls if getattr(c.func, "id", "") == "require"}
+    assert found
+    assert found <= extras

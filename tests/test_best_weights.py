@@ -97,11 +97,12 @@ def test_the_best_checkpoint_has_the_figure_that_it_reports(
     estimator.fit(TRAIN, epochs=6, event_handlers=handlers)
     values = {key: value for key, value in checkpoint._values.items() if value is not None}
     assert values
-    name = "average.params" if average else "net.params"
     for key, value in values.items():
-        assert evaluated(tmp_path / key.name / name, contexts) == pytest.approx(value, rel=1e-6)
+        assert evaluated(tmp_path / key.name / "net.params", contexts) == pytest.approx(
+            value, rel=1e-6
+        )
         # On one context, too: the running statistics are those that were evaluated.
-        assert evaluated(tmp_path / key.name / name) == pytest.approx(value, rel=1e-6)
+        assert evaluated(tmp_path / key.name / "net.params") == pytest.approx(value, rel=1e-6)
     assert checkpoint.best.name == min(values, key=values.get).name
 
 

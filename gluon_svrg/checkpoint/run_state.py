@@ -4,11 +4,11 @@ The state of a run has parts (:data:`gluon_svrg.checkpoint.parts.PARTS`). The fi
 hold their states:
 
 ``net.params``
-    The network's parameters and auxiliary states, in Gluon's own format: `net.load_parameters`
-    reads it, too.
-``average.params``
-    The weights that are evaluated, if they are an EMAHandler's average. For users to load; a run
-    continues from ``run.npz``.
+    The parameters and auxiliary states that the run evaluates, in Gluon's own format:
+    `net.load_parameters` reads it, too. They are the network's, or an EMAHandler's average.
+``training.params``
+    The network's parameters and auxiliary states, if ``net.params`` has an average. A run
+    continues from these.
 ``trainer.npz``
     The optimizer's states, counts, rates and schedule, as `SVRGTrainer.save_states` writes them.
 ``run.npz``
@@ -50,7 +50,7 @@ from gluon_svrg.optimizer.states import TrainerStates
 from gluon_svrg.run import Position
 
 NET, TRAINER, RUN = "net.params", "trainer.npz", "run.npz"
-AVERAGE = "average.params"
+TRAINING = "training.params"
 
 LACKS = "lacks"
 """The entry of the manifest that says what the checkpoint does not hold."""
@@ -83,7 +83,7 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
         If a handler's state, or a figure, is no plain data.
     """
     if not run.workers.is_distributed:
-        return _files_of(_save_parts(run)) | _average_file(run), note
+        return _with_average(run, _files_of(_save_parts(run))), note
     try:
         local = _save_parts(run)
     except FloatingPointError as e:
@@ -91,9 +91,8 @@ def save_run(run: Run, note: Any = None) -> tuple[dict[str, bytes], Any]:
         raise
     exchange = exchange_states(run.workers, local, None, note)
     others = gather_worker_files(run.workers, exchange.states, exchange.digests, exchange.first)
-    average = _average_file(run)
-    files = _files_of(exchange.states) | average | others if run.workers.is_first else {}
-    return files, exchange.note
+    files = _with_average(run, _files_of(exchange.states) | others)
+    return files if run.workers.is_first else {}, exchange.note
 
 
 def _save_parts(run: Run) -> State:
@@ -201,22 +200,26 @@ def _files_of(states: State) -> dict[str, bytes]:
     }
 
 
-def _average_file(run: Run) -> dict[str, bytes]:
-    """Return the file of the averaged weights, if the run evaluates them.
+def _with_average(run: Run, files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files with the weights that the run evaluates, if they are an average.
 
-    If they are not finite, there is no such file: the run can continue from the network's weights.
+    If they are not finite, the files are as they were: the run can continue from the network's
+    weights.
     """
     if run.evaluation_weights is nullcontext:
-        return {}
+        return files
     with run.evaluation_weights():
         try:
-            return {AVERAGE: params.to_bytes(save_network(run)["weights"])}
+            average = params.to_bytes(save_network(run)["weights"])
         except FloatingPointError as e:
             if run.workers.is_first:
                 run.logger.warning(
-                    "averaged weights: %s; this checkpoint is written without %s", e, AVERAGE
+                    "averaged weights: %s; %s of this checkpoint has the last weights instead",
+                    e,
+                    NET,
                 )
-            return {}
+            return files
+    return {**files, NET: average, TRAINING: files[NET]}
 
 
 def _read_states(checkpoint: Checkpoint) -> State:
@@ -224,8 +227,9 @@ def _read_states(checkpoint: Checkpoint) -> State:
     with _reading(checkpoint, RUN):
         meta, arrays = from_bytes(checkpoint.files[RUN])
         states: State = decode(meta["state"], arrays, mx.cpu())
-    with _reading(checkpoint, NET):
-        states["net"]["weights"] = params.from_bytes(checkpoint.files[NET])
+    name = TRAINING if TRAINING in checkpoint.files else NET
+    with _reading(checkpoint, name):
+        states["net"]["weights"] = params.from_bytes(checkpoint.files[name])
     with _reading(checkpoint, TRAINER):
         optimizer_states = TrainerStates.from_bytes(checkpoint.files[TRAINER])
     states["trainer"]["states"] = as_data(optimizer_states)

@@ -12,6 +12,7 @@ from gluon_svrg.run import Phase
 FORMAT = 4
 
 _STOPPING = "mxnet.StoppingHandler"
+_AVERAGE = "average"
 
 
 def translated(states: State) -> State:
@@ -21,6 +22,10 @@ def translated(states: State) -> State:
     handlers = {**states["handlers"], **states.pop("random_state")}
     # Each run had one, after those that the user gave; the loop counts by itself now.
     handlers[_STOPPING] = handlers.get(_STOPPING, [])[:-1]
+    # The averages of weights counted batches; a step had one batch without an accumulation.
+    steps = {"steps": states["position"]["batch"]}
+    if _AVERAGE in handlers:
+        handlers[_AVERAGE] = [[name, state | steps] for name, state in handlers[_AVERAGE]]
     return {
         **states,
         "trainer": {**states["trainer"], "states": _optimizer_states(states["trainer"]["states"])},

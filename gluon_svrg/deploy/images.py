@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arguments import require
 
 Image: TypeAlias = "str | os.PathLike[str] | NumPyArray"
 
@@ -20,9 +21,7 @@ _MODES = {1: "L", 3: "RGB"}
 # Pillow's switches and Python's warning filters are global to the process.
 _PILLOW = threading.Lock()
 _ORIENTATION = 0x0112  # of EXIF
-_INSTALL = (
-    "image files and resize=True need Pillow: install it with `pip install 'gluon-svrg[deploy]'`"
-)
+_NEEDS_PILLOW = "an image file or resize=True"
 
 
 class Normalization(NamedTuple):
@@ -183,10 +182,9 @@ def _check_array(image: NumPyArray, channels: int) -> NumPyArray:
 
 
 def _read_file(path: Path, shape: Sequence[int], resize: bool) -> NumPyArray:
-    try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
-    except ImportError as e:
-        raise ImportError(_INSTALL) from e
+    require("PIL", "deploy", _NEEDS_PILLOW)
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
     channels, height, width = shape
     if not path.is_file():
         raise ValueError(f"there is no image file {str(path)!r}: give a JPEG or PNG file")
@@ -243,9 +241,8 @@ def _check_size(name: str, size: Sequence[int], shape: Sequence[int], resize: bo
 
 
 def _resized(pixels: NumPyArray, height: int, width: int) -> NumPyArray:
-    try:
-        from PIL import Image
-    except ImportError as e:
-        raise ImportError(_INSTALL) from e
+    require("PIL", "deploy", _NEEDS_PILLOW)
+    from PIL import Image
+
     squeezed = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     return np.asarray(Image.fromarray(squeezed).resize((width, height), Image.Resampling.BILINEAR))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gluon_svrg import _mxnet
 from gluon_svrg._typing import NumPyArray
-from gluon_svrg.arguments import check_number
+from gluon_svrg.arguments import check_number, require
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.engine import greatest_difference
 from gluon_svrg.deploy.inputs import InputCheck, random_inputs
 from gluon_svrg.deploy.model_dir import Card, Model
-from gluon_svrg.deploy.onnx_engine import INSTALL, cannot_run, run, session_of
+from gluon_svrg.deploy.onnx_engine import cannot_run, run, session_of
 from gluon_svrg.deploy.predictor import Predictor
 from gluon_svrg.deploy.trace import flatten
 from gluon_svrg.files import write_whole
@@ -118,11 +118,8 @@ def onnx_of_directory(model: Model, samples: Sequence[NumPyArray]) -> tuple[byte
         As :func:`export_onnx`; ValueError if the file has an operator that is not read from a
         model directory, too.
     """
-    try:
-        import onnx  # noqa: F401  # before the work
-        import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
-    except ImportError as e:
-        raise ImportError(INSTALL) from e
+    for module in ("onnx", "onnxruntime"):  # before the work
+        require(module, "onnx", "an ONNX file")
     predictor = Predictor(model, engine="mxnet", check_finite=False)
     drawn = [random_inputs(model.card, count) for count in (1, 3)]
     batches = [[array[:1] for array in samples], list(samples), *drawn]
@@ -151,10 +148,9 @@ def _checked_file(
 
 
 def _translate(model: Model, dynamic: bool) -> ModelProto:
-    try:
-        from onnx import checker, helper
-    except ImportError as e:
-        raise ImportError(INSTALL) from e
+    require("onnx", "onnx", "an ONNX file")
+    from onnx import checker, helper
+
     # In the order of the graph: MXNet assigns shapes and dtypes in that order.
     order = model.symbol.list_inputs()
     inputs = sorted(model.card["inputs"], key=lambda spec: order.index(spec["name"]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import mxnet as mx
 import numpy as np
 from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arguments import require
 from gluon_svrg.deploy import onnx_graph
 from gluon_svrg.deploy.model_dir import Card
 from gluon_svrg.deploy.numerics import processor_name
@@ -18,18 +19,13 @@ from gluon_svrg.files import DamagedError
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession  # type: ignore[import-untyped]
 
-INSTALL = "ONNX needs its extra: install it with `pip install 'gluon-svrg[onnx]'`"
-
 
 def session_of(content: bytes | str) -> InferenceSession:
     """Return an onnxruntime session on the CPU for a file or its content; raises ImportError.
 
     It has as many threads as MXNet: those of ``OMP_NUM_THREADS``, or one per core.
     """
-    try:
-        import onnxruntime
-    except ImportError as e:
-        raise ImportError(INSTALL) from e
+    onnxruntime = require("onnxruntime", "onnx", "an ONNX model")
     options = onnxruntime.SessionOptions()
     threads = os.environ.get("OMP_NUM_THREADS", "")
     options.intra_op_num_threads = int(threads) if threads.isdecimal() else 0

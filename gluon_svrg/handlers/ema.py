@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable
+from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable, optimizer_of
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, distinct_replicas, mean_replicas, write_replicas
@@ -21,9 +21,11 @@ from gluon_svrg.events import (
     Run,
     State,
     Stateful,
+    TakesDueSteps,
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.optimizer.optimizer import merged_update_count
 from gluon_svrg.optimizer.states import refresh_kvstore
 from gluon_svrg.workers import Workers
 from gluon_svrg.workers.batch_norm import average_copies, is_float
@@ -32,29 +34,44 @@ from mxnet.ndarray import NDArray
 
 
 class EMAHandler(
-    TrainBegin, BatchEnd, TrainEnd, ExceptionRaised, Stateful, HasExclusiveTasks, RequiresRun
+    TrainBegin,
+    BatchEnd,
+    TakesDueSteps,
+    TrainEnd,
+    ExceptionRaised,
+    Stateful,
+    HasExclusiveTasks,
+    RequiresRun,
 ):
-    r"""Keeps an exponential moving average of the weights, to evaluate and to export.
+    r"""Averages the weights exponentially over the steps, to evaluate and to keep the average.
 
     .. math:: \bar w \leftarrow d\,\bar w + (1 - d)\,w
 
-    after each step. The auxiliary states (the running statistics of BatchNorm) are averaged, too.
-    It costs the memory of one copy of the parameters, and of a second one while the network has
-    the average.
+    after each step of the optimizer. The average begins with the weights after the first step. The
+    auxiliary states (the running statistics of BatchNorm) are averaged, too. By default the run
+    evaluates the average, and `fit` leaves it in the network, so that the figures of the history
+    are those of the trained network. It costs the memory of one copy of the parameters, and of a
+    second one during an evaluation.
+
+    ``net.params`` of a checkpoint has the weights that are evaluated; the optimizer's own weights,
+    from which a resume continues, are in ``training.params``.
 
     Parameters
     ----------
     decay : float in (0, 1)
         d above.
-    every_n_batches : int
-        The number of batches between two updates of the average.
+    every_n_steps : int
+        The number of steps of the optimizer between two updates of the average. With
+        ``GradientUpdateHandler(accumulate=n)`` a step has n batches.
     warm_up : bool
         Whether the n-th update takes min(decay, (1 + n) / (10 + n)) for d, as TensorFlow's
         ExponentialMovingAverage does, so that the first weights are soon forgotten.
-    evaluate : bool
-        Whether `Estimator.evaluate` uses the average while `fit` runs.
-    keep : bool
-        Whether the network has the average when `fit` ends.
+    evaluate : bool, optional
+        Whether the run evaluates the average. By default it does, unless ``keep=False`` is given.
+    keep : bool, optional
+        Whether the network has the average when `fit` ends. By default it does if the average is
+        evaluated. With ``evaluate=True, keep=False`` the log says that the figures are those of the
+        average and not of the weights that `fit` leaves; :meth:`applied` gives the average.
     priority : float
         After the optimizer's step, before an evaluation.
 
@@ -74,17 +91,18 @@ class EMAHandler(
     @explains_unknown(
         momentum="decay",
         beta="decay",
-        update_every="every_n_batches",
-        update_freq="every_n_batches",
+        every_n_batches="every_n_steps",
+        update_every="every_n_steps",
+        update_freq="every_n_steps",
     )
     def __init__(
         self,
         decay: float = 0.999,
-        every_n_batches: int = 1,
+        every_n_steps: int = 1,
         warm_up: bool = True,
-        evaluate: bool = True,
+        evaluate: bool | None = None,
         *,
-        keep: bool = False,
+        keep: bool | None = None,
         priority: float = Order.AVERAGE,
     ) -> None:
         check_number("decay", decay, "what the average keeps of itself at a step", 0, above=True)
@@ -92,20 +110,16 @@ class EMAHandler(
             raise ValueError(
                 f"decay must be less than 1, got {decay!r}: the average would not move"
             )
-        check_integer(
-            "every_n_batches",
-            every_n_batches,
-            1,
-            "the average is updated every that many batches",
-        )
+        check_integer("every_n_steps", every_n_steps, 1, "the number of steps between two updates")
         self.decay = decay
-        self.every_n_batches = every_n_batches
+        self.every_n_steps = every_n_steps
         self.warm_up = warm_up
-        self.evaluate = evaluate
-        self.keep = keep
+        self.evaluate = keep is not False if evaluate is None else evaluate
+        self.keep = self.evaluate if keep is None else keep
         self.priority = float(priority)
         self._averages: dict[str, list[NDArray]] = {}
-        self._count = 0
+        self._count = self._steps = 0
+        self._updates: dict[int, int] = {}  # of each parameter, when the average was last moved
         self._move = FusedFunction(_moved)
         self._params: dict[str, gluon.Parameter] = {}
         self._waits = False
@@ -122,15 +136,37 @@ class EMAHandler(
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Forget earlier runs."""
         self._params = dict(estimator.net.collect_params().items())
-        self._averages, self._count = {}, 0
+        self._averages, self._count, self._steps = {}, 0, 0
+        self._updates = merged_update_count(optimizer_of(estimator.trainer))
         self._waits = has_static_shape(estimator.net)
         if self.evaluate:
-            estimator.evaluation_weights = self.applied
+            estimator.evaluation_weights = self._applied_if_there
+            if not self.keep and estimator.workers.is_first:
+                estimator.logger.info(
+                    "EMAHandler(evaluate=True, keep=False): the figures of evaluations are those "
+                    "of the averaged weights; after fit the network has the last weights"
+                )
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Move the average towards the weights."""
-        if (estimator.position.batch + 1) % self.every_n_batches:
+        """Move the average towards the weights, if the optimizer has made a step."""
+        self._follow(estimator)
+
+    def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Move the average towards the weights, if the epoch's end has made a step due."""
+        self._follow(estimator)
+
+    def _follow(self, estimator: Run) -> None:
+        # Not `num_update`, which is that of the parameter with the most updates: a step may leave
+        # parameters alone.
+        updates = merged_update_count(optimizer_of(estimator.trainer))
+        if updates == self._updates:
             return
+        self._updates = updates
+        self._steps += 1
+        if self._steps % self.every_n_steps == 0:
+            self._update()
+
+    def _update(self) -> None:
         if self._waits:  # the backward pass may still be writing running statistics
             mx.nd.waitall()
         if not self._averages:
@@ -167,16 +203,18 @@ class EMAHandler(
         estimator.evaluation_weights = nullcontext
 
     def state_dict(self, estimator: Run) -> State:
-        """Return the average and the number of updates."""
+        """Return the average, and the numbers of updates and of steps."""
         return {
             "count": self._count,
+            "steps": self._steps,
             # In their order, without names: a network that is made again may have other names.
             "averages": [distinct_replicas(arrays) for arrays in self._averages.values()],
         }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue with the average."""
-        self._count = state["count"]
+        self._count, self._steps = state["count"], state["steps"]
+        self._updates = merged_update_count(optimizer_of(estimator.trainer))
         self._averages = {}
         for name, values in zip(self._params, state["averages"], strict=False):
             self._averages[name] = [
@@ -200,15 +238,28 @@ class EMAHandler(
             workers,
         )
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Give the network the average inside the ``with`` block, if there is one yet.
+    def applied(self) -> AbstractContextManager[None]:
+        """Give the network the average inside a ``with`` block.
 
-        For an evaluation or an export after `fit`::
+        After `fit`, or in a handler::
 
             with ema.applied():
                 net.export("model")
+
+        Raises
+        ------
+        RuntimeError
+            If there is no average, because no step has been made.
         """
+        if not self._averages:
+            raise RuntimeError(
+                "this EMAHandler has no average yet: give it to fit, which makes one at its "
+                f"{'first step' if self.every_n_steps == 1 else f'step {self.every_n_steps}'}"
+            )
+        return self._applied_if_there()
+
+    @contextmanager
+    def _applied_if_there(self) -> Iterator[None]:
         weights = {
             name: [as_legacy(data).copy() for data in self._params[name].list_data()]
             for name in self._averages

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gluon_svrg.arguments import require
 from gluon_svrg.reporting.curves import (
     COLOURS,
     MAX_MARKERS,
@@ -213,13 +214,10 @@ def _draw(axes: Axes, panel: Panel, epochs: tuple[float, float]) -> None:
 
 def new_figure(width: float, height: float, caller: str) -> Figure:
     """Return a figure of this size, in inches, without a window."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        raise ImportError(
-            f"{caller} needs matplotlib: install it with pip install 'gluon-svrg[plot]'"
-        ) from e
+    require("matplotlib.figure", "plot", caller)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     # A notebook shows figures of pyplot only, and all else by this method.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gluon_svrg._compat import version
+from gluon_svrg.arguments import require
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.resume import checkpoint_directories
 from gluon_svrg.deploy.export import export
@@ -100,7 +101,7 @@ class MLflowHandler(
         tags: Mapping[str, str] | None = None,
         priority: float = Order.LAST,
     ) -> None:
-        self._mlflow = _mlflow()
+        self._mlflow: Any = require("mlflow", "mlflow", type(self).__name__)
         self.experiment = experiment
         self.run_name = run_name
         self.tracking_uri = tracking_uri
@@ -286,19 +287,6 @@ class MLflowHandler(
                 type(e).__name__,
                 e,
             )
-
-
-def _mlflow() -> Any:
-    try:
-        import mlflow
-        import mlflow.entities
-        import mlflow.exceptions
-    except ImportError as e:
-        raise ImportError(
-            f"MLflowHandler needs mlflow, which cannot be imported ({e}): install it with pip "
-            "install 'gluon-svrg[mlflow]'"
-        ) from e
-    return mlflow
 
 
 def _name(name: str) -> str:

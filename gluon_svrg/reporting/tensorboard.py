@@ -6,13 +6,13 @@ import numbers
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from logging import Logger
 from os import PathLike
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from gluon_svrg.arguments import check_integer, check_path, explains_unknown
+from gluon_svrg.arguments import check_integer, check_path, explains_unknown, require
 from gluon_svrg.events import (
     BatchEnd,
     EpochEnd,
@@ -86,12 +86,12 @@ class TensorBoardHandler(
                 1,
                 "figures are written every that many batches",
             )
-        file_class = _event_file_class()
+        require("tensorboardX", "tensorboard", type(self).__name__)  # now, not in the first epoch
         self.log_dir = check_path("log_dir", log_dir, "the folder that TensorBoard reads")
         self.every_n_batches = every_n_batches
         self.priority = float(priority)
-        self._epochs = _Scalars(file_class, self.log_dir)
-        self._batches = _Scalars(file_class, self.log_dir / "batches")
+        self._epochs = _Scalars(self.log_dir)
+        self._batches = _Scalars(self.log_dir / "batches")
         self._writes = True
 
     def exclusive_tasks(self) -> list[str]:
@@ -151,8 +151,7 @@ class _Scalars:
     another.
     """
 
-    def __init__(self, file_class: Callable[..., _EventFile], folder: Path) -> None:
-        self._file_class = file_class
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: _EventFile | None = None
         self._step = 0
@@ -198,7 +197,7 @@ class _Scalars:
             self._folder.mkdir(parents=True, exist_ok=True)
             # The library names its files by the second in which they are made.
             number = len(list(self._folder.glob("*.tfevents.*")))
-            self._file = self._file_class(self._folder, step, f".{number:04d}")
+            self._file = _EventFile(self._folder, step, f".{number:04d}")
         self._step = step
         return self._file
 
@@ -244,14 +243,3 @@ class _EventFile:
     def _write(self, step: int, **content: Any) -> None:
         event = self._events.Event(wall_time=time.time(), step=step, **content)
         self._writer.write_event(event)
-
-
-def _event_file_class() -> Callable[..., _EventFile]:
-    try:
-        import tensorboardX  # noqa: F401  # now, and not in the first epoch
-    except ImportError as e:
-        raise ImportError(
-            f"TensorBoardHandler needs tensorboardX, which cannot be imported ({e}): install it "
-            "with pip install 'gluon-svrg[tensorboard]'"
-        ) from e
-    return _EventFile

@@ -237,7 +237,7 @@ HANDLERS = {
     "late SVRG": lambda: svrg_handlers(start_epoch=1, stop_epoch=2),
     "decaying coefficient": lambda: svrg_handlers(coefficient=gs.linear_decay(0.75)),
     "accumulation": lambda: [gs.GradientUpdateHandler(accumulate=3)],
-    "averages": lambda: [gs.EMAHandler(0.9, every_n_batches=2)],
+    "averages": lambda: [gs.EMAHandler(0.9, every_n_steps=2)],
     "averages to keep": lambda: [gs.EMAHandler(0.9, keep=True)],
     "guard": lambda: [gs.NaNGuardHandler()],
     "evaluations in epochs": lambda: [gs.ValidationHandler(batches(2), None, every_n_batches=3)],

@@ -110,8 +110,8 @@ def test_an_export_without_its_extra(net, x, tmp_path, monkeypatch):
     assert not (model / "model.onnx").exists()
     engine, reason = chosen(model)
     assert engine == "mxnet"
-    assert reason.startswith("the model has no ONNX file: ONNX needs its extra: install it with")
-    with pytest.raises(ValueError, match="cannot run the model: the model has no ONNX file: ONNX"):
+    assert reason.startswith("the model has no ONNX file: an ONNX file needs onnx, which ")
+    with pytest.raises(ValueError, match="cannot run the model: the model has no ONNX file: an"):
         deploy.Predictor(model, engine="onnxruntime")
     with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[onnx\]'"):
         deploy.export(net, tmp_path / "other", x, onnx=True)

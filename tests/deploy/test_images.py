@@ -165,7 +165,7 @@ def test_a_model_without_normalization(net, x, tmp_path):
 def test_without_pillow(predictor, files, monkeypatch, resize):
     monkeypatch.setitem(sys.modules, "PIL", None)
     image = np.zeros((4, 4, 3), "uint8") if resize else files[0]
-    with pytest.raises(ImportError, match=r"files and resize=True need .*'gluon-svrg\[deploy\]'"):
+    with pytest.raises(ImportError, match=r"file or resize=True needs .*'gluon-svrg\[deploy\]'"):
         predictor.predict_images(image, resize=resize)
     assert predictor.predict_images(PIXELS).shape == (3, 3)  # no file, no Pillow
 

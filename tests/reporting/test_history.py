@@ -1,6 +1,5 @@
 """History: a list of rows, its columns, and the panels of its plot."""
 
-import builtins
 import copy
 import math
 import pickle
@@ -259,12 +258,6 @@ def test_nothing_to_draw_is_an_error(history, match):
 
 
 def test_without_matplotlib_the_error_says_how_to_install_it(monkeypatch):
-    def without_matplotlib(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    original = builtins.__import__
-    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'gluon-svrg\[plot\]'"):
         History([row(0)]).plot()

@@ -407,7 +407,7 @@ class Writer:
 def shown(monkeypatch):
     """What TensorBoard shows: value by step, by tag, by folder."""
     file_class = type("Writer", (Writer,), {"folders": {}})
-    monkeypatch.setattr("gluon_svrg.reporting.tensorboard._event_file_class", lambda: file_class)
+    monkeypatch.setattr("gluon_svrg.reporting.tensorboard._EventFile", file_class)
     yield file_class.folders
     assert file_class.is_open == 0
 

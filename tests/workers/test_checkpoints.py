@@ -72,7 +72,7 @@ def test_only_the_first_touches_the_disk(base, three, after):
     assert names["home-1"] == names["home-2"] == []
     written = storage.read(base / "home-0/whole-0-of-2/epoch-1-batch-6")
     assert (written.manifest["workers"], written.manifest["format"]) == (2, storage.FORMAT)
-    names = ["average.params", "net.params", "run.npz", "trainer.npz", "worker-1.npz"]
+    names = ["net.params", "run.npz", "trainer.npz", "training.params", "worker-1.npz"]
     assert sorted(written.files) == names
     assert len(written.files["worker-1.npz"]) < len(written.files["run.npz"]) / 2
 
