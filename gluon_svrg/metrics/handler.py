@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import mxnet as mx
@@ -262,7 +263,7 @@ class MetricHandler(
             ]
         return {
             "totals": [
-                packed(_explained(part, waiting, lambda part=part: self._totals_of(part)))
+                packed(_explained(part, waiting, partial(self._totals_of, part)))
                 for part in parts
                 if is_known(part)
             ],
@@ -296,7 +297,7 @@ class MetricHandler(
             batches = list(whole_batches(every, self._batch_axis))
         for part in parts:
             if not is_known(part):
-                _explained(part, batches, lambda part=part: _update(part, batches))
+                _explained(part, batches, partial(_update, part, batches))
         if self._period is None and self._waiting:
             # By the first batch, which is the same on all workers.
             nbytes = max(1, sum(given["bytes"] for given in contributions))

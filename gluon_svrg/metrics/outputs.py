@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -65,10 +66,8 @@ def outputs_of(
     if len(sizes) == len(label) and lengths == {sum(sizes)}:
         ends = np.cumsum([0, *sizes])
         for begin, end in itertools.pairwise(ends.tolist()):
-            rows = slice(begin, end)
-            weights.append(
-                tree_map(lambda a, rows=rows: slice_samples(a, rows, batch_axis).copy(), weight)
-            )
+            share = partial(slice_samples, rows=slice(begin, end), batch_axis=batch_axis)
+            weights.append(tree_map(lambda array: array.copy(), tree_map(share, weight)))
     return Outputs(
         [tree_map(lambda array: as_legacy(array).copy(), item) for item in label],
         [tree_map(_as_legacy, item) for item in pred],
@@ -95,7 +94,7 @@ def without_weight_zero(outputs: Outputs, batch_axis: int) -> Outputs:
                 column.append(
                     item
                     if kept is None
-                    else tree_map(lambda a, kept=kept: _take(a, kept, batch_axis), item)
+                    else tree_map(partial(_take, kept=kept, batch_axis=batch_axis), item)
                 )
     return Outputs(*columns)
 
@@ -201,7 +200,8 @@ def _counting_rows(weight: Any) -> NumPyArray | None:
     leaves = tree_leaves(weight)
     if len(leaves) != 1 or not is_of_samples(leaves[0]):
         return None
-    return as_numpy(leaves[0]).ravel() != 0
+    counts: NumPyArray = as_numpy(leaves[0]).ravel() != 0
+    return counts
 
 
 def _take(array: Any, kept: NumPyArray, batch_axis: int) -> Any:

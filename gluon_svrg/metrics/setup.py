@@ -95,7 +95,8 @@ def check_split(metrics: Iterable[EvalMetric], split: str) -> None:
 def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
     """Yield the metrics in a composite metric, or the metric itself."""
     # One with an `update` of its own may do other things with its parts.
-    if type(metric).update is mx.metric.CompositeEvalMetric.update:
+    composite = mx.metric.CompositeEvalMetric
+    if isinstance(metric, composite) and type(metric).update is composite.update:
         for part in metric.metrics:
             yield from flatten_metrics(part)
     else:

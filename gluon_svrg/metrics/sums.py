@@ -95,9 +95,7 @@ class Sums:
     ) -> None:
         self.rows, self._values, self._finish = rows, values, finish
 
-    def columns(
-        self, metric: EvalMetric, label: NumPyArray, pred: NumPyArray
-    ) -> Sequence[NumPyArray]:
+    def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
         """Return what is added up over rows, times their weights."""
         values = self._values(metric, label, pred)
         return [values, np.ones(len(values))]
@@ -115,7 +113,7 @@ class Sums:
         """Return the figure, and the sum of the weights that it is computed from."""
         return self._finish(total[0] / total[1]) if total[1] else math.nan, float(total[1])
 
-    def show(self, metric: EvalMetric, total: NumPyArray) -> None:
+    def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the figure."""
         figure, count = self.figure(total)
         set_sums(metric, figure * count if count else 0.0, count)
@@ -124,7 +122,7 @@ class Sums:
 class MeanSums(Sums):
     """A mean that the metric itself turns into the figure."""
 
-    def show(self, metric: EvalMetric, total: NumPyArray) -> None:
+    def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the sums."""
         set_sums(metric, float(total[0]), float(total[1]))
 
@@ -137,9 +135,7 @@ class Hits(MeanSums):
     classes, and all others are scores, the second class above 0. The total has all three.
     """
 
-    def columns(
-        self, metric: EvalMetric, label: NumPyArray, pred: NumPyArray
-    ) -> Sequence[NumPyArray]:
+    def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
         """Return hits and ones; of undecided rows those of each meaning, and counterexamples."""
         if pred.ndim == 1:
             return [label == pred, np.ones(len(label))]
@@ -160,7 +156,7 @@ class Hits(MeanSums):
         """Return the share, and the sum of the weights."""
         return super().figure(self._decided(total))
 
-    def show(self, metric: EvalMetric, total: NumPyArray) -> None:
+    def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the sums."""
         super().show(metric, self._decided(total))
 
@@ -181,9 +177,7 @@ class Confusion(Sums):
         super().__init__(_binary_rows, lambda *_: None)
         self._score = finish
 
-    def columns(
-        self, metric: EvalMetric, label: NumPyArray, pred: NumPyArray
-    ) -> Sequence[NumPyArray]:
+    def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
         """Return whether a row is a true positive, a false one, a false negative or a true one."""
         wrong = (label != 0) & (label != 1)
         if wrong.any():
@@ -198,7 +192,7 @@ class Confusion(Sums):
         count = float(total.sum())
         return self._score(total) if count else math.nan, count
 
-    def show(self, metric: EvalMetric, total: NumPyArray) -> None:
+    def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the figure and the counts."""
         super().show(metric, total)
         counts = getattr(metric, "metrics", None) or metric._metrics
@@ -214,9 +208,7 @@ class Moments(Sums):
     def __init__(self) -> None:
         super().__init__(_of_pair(_number_rows), lambda *_: None)
 
-    def columns(
-        self, metric: EvalMetric, label: NumPyArray, pred: NumPyArray
-    ) -> Sequence[NumPyArray]:
+    def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
         """Return the labels and outputs themselves."""
         return [label, pred]
 
@@ -247,7 +239,7 @@ class Moments(Sums):
         root = math.sqrt(total[3]) * math.sqrt(total[4])
         return total[5] / root if root else math.nan, float(total[0])
 
-    def show(self, metric: EvalMetric, total: NumPyArray) -> None:
+    def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the figure; one of average='micro' computes it from moments."""
         super().show(metric, total)
         if metric.average == "micro":
@@ -262,9 +254,7 @@ class ClassCounts(Sums):
     def __init__(self) -> None:
         super().__init__(_class_rows, lambda *_: None)
 
-    def columns(
-        self, metric: EvalMetric, label: NumPyArray, pred: NumPyArray
-    ) -> Sequence[NumPyArray]:
+    def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
         """Return labels, outputs and ones."""
         if pred.ndim == 2:  # undecided: soft labels, or scores
             several = pred.shape[1] > 1
@@ -288,7 +278,7 @@ class ClassCounts(Sums):
             merged[: len(part), : len(part)] += part
         return merged
 
-    def show(self, metric: EvalMetric, total: NumPyArray) -> None:
+    def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the counts."""
         metric.k, metric.lcm, metric.gcm = len(total), total.copy(), total.copy()
         metric.num_inst = metric.global_num_inst = _plain(total.sum())
@@ -305,9 +295,7 @@ def _plain(value: float) -> float:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _class_rows(
-    metric: EvalMetric, label: NDArray, pred: NDArray, task: Task, by_element: bool
-) -> Rows:
+def _class_rows(metric: Any, label: NDArray, pred: NDArray, task: Task, by_element: bool) -> Rows:
     """Return the classes of labels and outputs; undecided ones as they are, one row per sample."""
     axis = getattr(metric, "axis", 1)
     axis = axis if -pred.ndim <= axis < pred.ndim else -1
@@ -316,8 +304,8 @@ def _class_rows(
         label.ndim == pred.ndim and label.size * pred.shape[axis] == pred.size
     )
     if is_of_classes and (pred.shape[axis] > 1 or task.has_classes):
-        label = as_numpy(label).reshape(rest)
-        return Rows(np.floor(_flat(label)), _flat(_argmax(pred, axis)), rest)
+        classes = as_numpy(label).reshape(rest)
+        return Rows(np.floor(_flat(classes)), _flat(_argmax(pred, axis)), rest)
     if label.size != pred.size:
         raise ValueError(f"labels of shape {label.shape} are no classes of {pred.shape}")
     if task.threshold is not None:
@@ -332,9 +320,7 @@ def _class_rows(
     return Rows(_flat(label).reshape(rows, -1), _flat(pred).reshape(rows, -1), shape)
 
 
-def _binary_rows(
-    metric: EvalMetric, label: NDArray, pred: NDArray, task: Task, by_element: bool
-) -> Rows:
+def _binary_rows(metric: Any, label: NDArray, pred: NDArray, task: Task, by_element: bool) -> Rows:
     """Return the classes 0 and 1 of labels and outputs."""
     if task.threshold is None and label.size == pred.size:
         is_soft = pred.ndim > 1 and pred.shape[1] > 1 and task.has_soft_labels
@@ -353,11 +339,11 @@ def _ranked_rows(label: NDArray, pred: NDArray) -> Rows:
 def _top_rows(label: NDArray, pred: NDArray) -> Rows:
     """Return the same; of soft labels the most probable class."""
     if label.shape == pred.shape and pred.ndim > 1:
-        label = _argmax(label, -1)
+        label = mx.nd.array(_argmax(label, -1), dtype="float64")
     return _ranked_rows(label, pred)
 
 
-def _picked_rows(metric: EvalMetric, label: NDArray, pred: NDArray) -> Rows:
+def _picked_rows(metric: Any, label: NDArray, pred: NDArray) -> Rows:
     """Return the numbers of classes, and the probabilities of all classes, by the metric's axis."""
     axis = getattr(metric, "axis", -1) % pred.ndim
     if axis != pred.ndim - 1:
@@ -392,11 +378,11 @@ def _flat(array: Any) -> NumPyArray:
     return as_numpy(array).astype("float64").ravel()
 
 
-def _squares(_metric: EvalMetric, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
+def _squares(_metric: Any, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
     return (label - pred) ** 2
 
 
-def _is_among_first(metric: EvalMetric, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
+def _is_among_first(metric: Any, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
     """Return whether fewer than k classes have greater outputs; of equal ones the first counts."""
     index = label.astype("int64")[:, None]
     is_class = (index >= 0) & (index < pred.shape[1])
@@ -416,7 +402,7 @@ def _probability(label: NumPyArray, pred: NumPyArray) -> NumPyArray:
     return np.take_along_axis(pred.astype("float64"), index, axis=1)[:, 0]
 
 
-def _surprise(metric: EvalMetric, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
+def _surprise(metric: Any, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
     surprise: NumPyArray = -np.log(_probability(label, pred) + metric.eps)
     return surprise
 
@@ -424,9 +410,7 @@ def _surprise(metric: EvalMetric, label: NumPyArray, pred: NumPyArray) -> NumPyA
 class _Perplexity(MeanSums):
     """The mean surprise of the labels that are not ignored; the metric takes its exponential."""
 
-    def columns(
-        self, metric: EvalMetric, label: NumPyArray, pred: NumPyArray
-    ) -> Sequence[NumPyArray]:
+    def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
         """Return the surprise of the rows that count, and which these are."""
         counts = (
             np.ones(len(label), bool)

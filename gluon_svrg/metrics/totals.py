@@ -158,9 +158,8 @@ def _joined_weights(
         None if weight is None else weight_of_rows(weight, (length, *shape[1:]), batch_axis)
         for weight, length in zip(weights, lengths, strict=True)
     ]
-    if any(part is None for part in parts):
-        return None
-    return np.concatenate([np.ravel(part) for part in parts])
+    known = [np.ravel(part) for part in parts if part is not None]
+    return np.concatenate(known) if len(known) == len(parts) else None
 
 
 def _totals_of_losses(batches: Sequence[Outputs], batch_axis: int) -> list[Total]:
@@ -215,9 +214,7 @@ def _on_host(arrays: Sequence[NDArray]) -> Any:
     return iter(found)
 
 
-def _total_of_function(
-    metric: mx.metric.CustomMetric, outputs: Outputs, batch_axis: int
-) -> NumPyArray | None:
+def _total_of_function(metric: Any, outputs: Outputs, batch_axis: int) -> NumPyArray | None:
     """Return the sum of a function's values, times the numbers of samples, and their sum."""
     total = None
     for label, pred, _ in pairs(metric, outputs):

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mxnet.ndarray import NDArray
@@ -7,9 +7,9 @@ class EvalMetric:
     name: str
     output_names: list[str] | None
     label_names: list[str] | None
-    num_inst: int
+    num_inst: float
     sum_metric: float
-    global_num_inst: int
+    global_num_inst: float
     global_sum_metric: float
     def __init__(
         self,
@@ -76,5 +76,36 @@ class Loss(EvalMetric):
         label_names: list[str] | None = None,
     ) -> None: ...
     def update(self, _: object, preds: Sequence[NDArray]) -> None: ...
+
+class F1(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class MCC(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class PCC(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class MAE(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class RMSE(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class CrossEntropy(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class NegativeLogLikelihood(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class Perplexity(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class PearsonCorrelation(EvalMetric):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class CustomMetric(EvalMetric):
+    _feval: Callable[[Any, Any], Any]
+    def __init__(self, feval: Callable[[Any, Any], Any], *args: Any, **kwargs: Any) -> None: ...
 
 def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric: ...

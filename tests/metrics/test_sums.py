@@ -201,8 +201,12 @@ class Fake(Run):
     """What a MetricHandler asks of a run."""
 
     def __init__(self, metric, loss, workers=None):
-        self.batch_processor, self.train_metrics = gs.BatchProcessor(), [metric]
+        self.batch_processor, self._metrics = gs.BatchProcessor(), [metric]
         self.loss, self.workers, self.state = loss, workers or SingleProcess(), RunState()
+
+    @property
+    def train_metrics(self):
+        return self._metrics
 
 
 def figure_of(case, weights, size, contexts, workers=None):
