@@ -9,6 +9,7 @@ from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
 from gluon_svrg.metrics.setup import copies_for
+from gluon_svrg.optimizer.optimizer import merged_update_count
 from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Phase, Run
 from gluon_svrg.stops import Interrupted
@@ -150,5 +151,7 @@ class EvaluationPhase(EventHandler):
 
 
 def _steps_of(run: Run) -> list[int]:
-    """Return what tells one state of the weights from the next: batches, and optimizer's steps."""
-    return [run.position.batch, optimizer_of(run.trainer).num_update]
+    """Return what tells one state of the weights from the next: batches, and updates of weights."""
+    # Not `num_update`: a step may update only parameters that other steps have left alone.
+    updates = merged_update_count(optimizer_of(run.trainer))
+    return [run.position.batch, sum(updates.values())]

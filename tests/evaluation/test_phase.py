@@ -131,6 +131,35 @@ def test_the_same_weights_are_evaluated_once(accumulate, periods, times):
     assert len(seen) == len(set(seen)) == times
 
 
+class OneOfTwo(mx.gluon.Block):
+    """The first number of a batch says which of two layers computes."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.layers = [mx.gluon.nn.Dense(1, in_units=2) for _ in range(2)]
+            for layer in self.layers:
+                self.register_child(layer)
+
+    def forward(self, x):
+        return self.layers[int(x[0, 0].asscalar())](x)
+
+
+def test_a_due_step_of_parameters_that_were_left_alone_is_followed_by_an_evaluation():
+    """With accumulate=2 the step after the third batch is the first of its layer."""
+    net = OneOfTwo()
+    net.initialize()
+    trainer = gs.SVRGTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gs.Estimator(net, mx.gluon.loss.L2Loss(), trainer=trainer)
+    batches = [(mx.nd.full((4, 2), layer), mx.nd.ones((4, 1))) for layer in (0, 0, 1)]
+    handlers = [
+        gs.ValidationHandler(batches, every_n_batches=3),
+        gs.GradientUpdateHandler(accumulate=2, ignore_stale_grad=True),
+    ]
+    result = estimator.fit(batches, epochs=1, event_handlers=handlers, verbose=0)
+    assert result.history[-1][VALIDATION_LOSS] == estimator.evaluate(batches)[VALIDATION_LOSS]
+
+
 def test_a_row_says_after_which_batch_the_figures_were_measured():
     problem = problems.make("softmax")
     estimator = runs.estimator_of(problem, train_metrics=mx.metric.Accuracy())
