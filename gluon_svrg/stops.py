@@ -117,8 +117,7 @@ class StopRequests:
 
         def is_to_abort() -> bool:
             self.check_deadline()
-            if self._progress_limit is not None:
-                self._progress_limit.step_completed()
+            self.step_completed()
             is_requested = self.is_requested() if includes_earlier else self._number > known
             return self._workers.all_any(is_requested, f"batch {next(numbers)} of {what}")
 
@@ -143,8 +142,7 @@ class StopRequests:
         is_to_end, roll_back
             Whether a handler of any worker has; the reason of the first worker that has one.
         """
-        if self._progress_limit is not None:
-            self._progress_limit.step_completed()
+        self.step_completed()
         self.check_deadline()
         if self._is_single_process:
             return is_to_end, roll_back
@@ -162,6 +160,11 @@ class StopRequests:
             self._noted = None
         if self.reason not in _SURVIVES_ROLL_BACK:
             self.reason = None
+
+    def step_completed(self) -> None:
+        """Restart the timer of the launcher's progress limit."""
+        if self._progress_limit is not None:
+            self._progress_limit.step_completed()
 
     def close(self) -> None:
         """End the run: the launcher's progress limit no longer applies."""

@@ -104,12 +104,13 @@ def _run_batches(
     batches: Iterable[object],
     is_to_abort: Callable[[], bool] | None,
 ) -> None:
-    losses: list[Any] = []
+    last: list[Any] = []
     for batch in at_least_one(batches, "val_data"):
         if is_to_abort is not None:
             if is_to_abort():
                 raise Interrupted
-            wait_for(losses)  # else all batches are in memory before the first is computed
+        elif run.state.stops is not None:  # a handler's evaluation
+            run.state.stops.step_completed()
         handlers.notify("batch_begin", run, batch=batch)
         try:
             _, label, pred, loss = evaluate_batch(run, batch, run.batch_axis)
@@ -117,7 +118,8 @@ def _run_batches(
             raise cannot_compute("val_data", batch, error) from error
         outputs = outputs_of_batch(label, pred, loss)
         handlers.notify("batch_end", run, batch=batch, **outputs)
-        losses = outputs["loss"]
+        wait_for(last)  # else all batches are in memory before the first is computed
+        last = outputs["loss"]
 
 
 def check_initialized(block: mx.gluon.Block) -> None:

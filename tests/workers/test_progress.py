@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import gluon_svrg as gs
 import pytest
 from gluon_svrg import stops
 from gluon_svrg.workers import progress
@@ -79,3 +80,28 @@ def test_a_fit_reads_the_limit_once(monkeypatch, timeout):
     problem = make("linear")
     estimator_of(problem).fit(problem.ndarrays(), epochs=2, verbose=0)
     assert len(reads) == 1
+
+
+def test_each_batch_of_a_handlers_evaluation_restarts_the_timer(monkeypatch):
+    class Limit:
+        steps = 0
+
+        def step_completed(self):
+            self.steps += 1
+
+        def cancel(self):
+            pass
+
+    limit = Limit()
+    monkeypatch.setattr(stops, "progress_limit", lambda: limit)
+    problem = make("linear")
+    batches = problem.ndarrays()
+
+    def evaluate(estimator):
+        before = limit.steps
+        estimator.evaluate(batches)
+        assert limit.steps == before + len(batches)
+
+    handler = gs.on("epoch_end", evaluate)
+    estimator_of(problem).fit(batches, epochs=1, event_handlers=[handler], verbose=0)
+    assert limit.steps > len(batches)
