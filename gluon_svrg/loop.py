@@ -8,7 +8,9 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_legacy, full_data, has_shape, storage_types, trained_parameters
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import full_data, has_shape, storage_types
+from gluon_svrg._mxnet.trainer import trained_parameters
 from gluon_svrg.batch.processor import fit_batch, outputs_of_batch
 from gluon_svrg.checkpoint.network_state import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
@@ -350,7 +352,7 @@ def _name_of_bad_weight(trainer: gluon.Trainer) -> str | None:
     for param in trained_parameters(trainer):
         if has_shape(param) and storage_types(param)[0] == "default":
             # A sum is not finite if one number is not, and zeros do not overflow.
-            zeros = as_legacy(full_data(param)[0]) * 0
+            zeros = to_nd(full_data(param)[0]) * 0
             if not np.isfinite(mx.nd.sum(zeros).asscalar()):
                 return str(param.name)
     return None

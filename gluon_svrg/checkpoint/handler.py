@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_shape
+from gluon_svrg._mxnet.block import has_shape
 from gluon_svrg.arguments import check_integer, check_path, check_periods, explains_unknown
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock

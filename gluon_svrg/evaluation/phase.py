@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg._mxnet import optimizer_of
+from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import axis_of_classes, expected_output, labels_are_signed
+from gluon_svrg._mxnet.block import axis_of_classes, expected_output, labels_are_signed
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.nested import as_numpy
 from mxnet.metric import EvalMetric

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.trainer import loss_scale_of, parameters_of
 from gluon_svrg._typing import State
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.nested import tree_leaves
@@ -415,7 +415,7 @@ class Payoff:
         self.records: list[VarianceRecord] = []
         self.gradient_evaluations = 0
         self._run, self._data, self._coefficient = run, run.data, coefficient
-        names = [param.name for param in _mxnet.parameters_of(run.trainer)]
+        names = [param.name for param in parameters_of(run.trainer)]
         self._meter = VarianceMeter(run.net, names, run.workers)
         self._reference = Snapshot(run.net, names)
         # Whether the weights from the beginning of this epoch serve as a snapshot.
@@ -565,7 +565,7 @@ class Payoff:
         key = (run.position.epoch, run.position.batch_in_epoch)
         sequence = np.random.SeedSequence(seed, spawn_key=key)
         batches = _random_batches(self._data, number, sequence, run)
-        scale = _mxnet.loss_scale_of(run.trainer)
+        scale = loss_scale_of(run.trainer)
         interval = self.interval
         if interval is None:
             backward = backward_of(run)
