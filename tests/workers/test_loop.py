@@ -2,6 +2,7 @@
 
 import pytest
 from cluster import run_together
+from gluon_svrg.run import Phase, Position
 from workers.compare import assert_close
 
 pytestmark = pytest.mark.full
@@ -55,7 +56,16 @@ def test_the_reasons(runs):
     assert reasons["true at epoch end"] == "HANDLER"
     assert reasons["stop in a batch"] == reasons["stop at a safe point"] == "REQUESTED"
     assert reasons["NaN, stop"] == "NOT_FINITE"
-    assert together["signal in a step"]["position"][1] == 9
-    assert together["signal at different moments"]["position"][1] == 10
-    assert together["signal in a full pass"]["position"] == [1, 6, 0, False]
-    assert together["stop at a safe point"]["position"][1] == 8
+
+
+def test_the_places(runs):
+    together, _ = runs[0]
+    positions = {name: together[name]["position"] for name in CASES}
+    assert positions["signal in a step"]["batch"] == 9
+    assert positions["signal at different moments"]["batch"] == 10
+    assert positions["stop at a safe point"]["batch"] == 8
+    # A resume repeats the pass.
+    assert positions["signal in a full pass"] == Position(epoch=1, batch=6).state_dict()
+    assert positions["signal in an evaluation"] == Position(
+        0, 6, 6, Phase.EVALUATING, is_trained=True
+    ).state_dict()
