@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
+from gluon_svrg._mxnet.metric import takes_extra_outputs
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, sample_axis, slice_samples, with_axis
@@ -118,8 +119,8 @@ def pairs(metric: mx.metric.EvalMetric, outputs: Outputs) -> Iterator[Pair]:
             continue
         labels, preds = _chosen(metric, label, pred)
         every = list(_named(label, "label"))
-        extra = getattr(metric, "_allow_extra_outputs", False)
-        for (name, one), other in zip(labels.items(), preds.values(), strict=not extra):
+        is_strict = not takes_extra_outputs(metric)
+        for (name, one), other in zip(labels.items(), preds.values(), strict=is_strict):
             yield Pair(one, other, _weight_of(weight, every.index(name), len(every)))
 
 
