@@ -7,8 +7,8 @@ import pytest
 from gluon_svrg.svrg.payoff import (
     Decision,
     PayoffCriterion,
-    Stage,
     RatioBounds,
+    Stage,
     average_if_constant,
     average_if_growing,
 )
@@ -152,7 +152,7 @@ def test_its_state():
     criterion.update(RatioBounds(2, 0.1, 0.1, 0.1, False), is_on=False)
     other.load_state_dict(criterion.state_dict())
     assert vars(other) == vars(criterion)
-    assert other.phase is Stage.DUE
+    assert other.stage is Stage.DUE
     assert [other.is_snapshot_overdue(epoch) for epoch in (2, 3)] == [False, True]
     other.snapshot_taken(0.25)
     assert [other.fraction_before_snapshot(epoch) for epoch in (1, 2, 3)] == [0.0, 0.25, 0.0]

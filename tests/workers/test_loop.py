@@ -66,6 +66,7 @@ def test_the_places(runs):
     assert positions["stop at a safe point"]["batch"] == 8
     # A resume repeats the pass.
     assert positions["signal in a full pass"] == Position(epoch=1, batch=6).state_dict()
-    assert positions["signal in an evaluation"] == Position(
-        0, 6, 6, Phase.EVALUATING, is_trained=True
-    ).state_dict()
+    assert (
+        positions["signal in an evaluation"]
+        == Position(0, 6, 6, Phase.EVALUATING, is_trained=True).state_dict()
+    )
