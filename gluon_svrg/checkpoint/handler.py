@@ -283,7 +283,7 @@ class CheckpointHandler(
             raise ValueError(
                 f"monitor={self.monitor.name!r} is known at the end of an epoch, and all "
                 f"checkpoints (every_n_batches={self.every_n_batches}) are written before: give "
-                "every_n_epochs=1 as well, or evaluate every so many batches by a ValidationHandler"
+                "every_n_epochs=1 as well, or give a ValidationHandler with every_n_batches"
             )
 
     def _open_directory(self, estimator: Run) -> list[tuple[CheckpointKey, float | None]]:
