@@ -173,7 +173,8 @@ class FitLoop:
             self._begin_epoch()
         elif position.phase is Phase.EVALUATING and not position.is_trained:
             self._evaluate_after_batch()
-            self._reach_safe_point()
+            if not self._rolls_back:
+                self._reach_safe_point()
         batches, self._batches = self._batches or iter(()), None
         if self._continues():
             self._train(batches)
