@@ -10,7 +10,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _compat, _mxnet
+from gluon_svrg import _compat
+from gluon_svrg._mxnet.block import parameters_by_structure
+from gluon_svrg._mxnet.trainer import trained_parameters
 from gluon_svrg.batch.backward import shape_inference_of
 from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Interrupted, Run
@@ -129,7 +131,7 @@ def check_equal_weights(run: Run) -> None:
     They may drift apart silently, through an optimizer that draws random numbers or a user's
     handler. The figures, which are averaged over all workers, would not show it.
     """
-    trained = _mxnet.trained_parameters(run.trainer)
+    trained = trained_parameters(run.trainer)
     checksums = [zlib.crc32(param.list_data()[0].asnumpy().tobytes()) for param in trained]
     first, *others = run.workers.all_gather_object(checksums, "weights at the end of an epoch")
     for rank, other in enumerate(others, 1):
@@ -156,7 +158,7 @@ def _run_settings(run: Run) -> dict[str, Any]:
     """Return what must be equal on all workers, by name."""
     settings = dict(run.settings)
     described: dict[str, Any] = dict(settings.pop(TRAINING))
-    params = _mxnet.parameters_by_structure(run.net)
+    params = parameters_by_structure(run.net)
     described["list of the network's parameters"] = list(params)
     for place, param in params.items():
         shape = None if param.shape is None else [int(n) for n in param.shape]

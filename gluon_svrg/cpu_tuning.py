@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
+from gluon_svrg._mxnet.block import arguments_of, children_of, forget_graph
 from mxnet.gluon import Block, HybridBlock, nn
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -72,9 +73,9 @@ class _AdaptiveAvgPool2D(nn.GlobalAvgPool2D):
         # forwards; it also accepts inputs with too many axes, and is exported as a ReduceMean that
         # ONNX opset 18 refuses.
         pooled: NDArray | Symbol = F.contrib.AdaptiveAvgPooling2D(
-            _mxnet.as_legacy(x), output_size=1, name="fwd"
+            to_nd(x), output_size=1, name="fwd"
         )
-        return _mxnet.as_current(pooled)
+        return to_active_mode(pooled)
 
     def cast(self, dtype: object) -> None:
         """Cast the layer; in float16, whose sums would overflow, make it an ordinary one again."""
@@ -91,7 +92,7 @@ def _tune(block: Block, changed: list[str], seen: dict[int, bool]) -> bool:
     """Tune `block` and all Blocks in it, each once; return whether any of them was changed."""
     if id(block) in seen:
         return seen[id(block)]
-    below = [_tune(child, changed, seen) for child in _mxnet.children_of(block).values()]
+    below = [_tune(child, changed, seen) for child in children_of(block).values()]
     is_slow = _is_slow(block)
     if is_slow:
         block.__class__ = _AdaptiveAvgPool2D
@@ -99,7 +100,7 @@ def _tune(block: Block, changed: list[str], seen: dict[int, bool]) -> bool:
     seen[id(block)] = is_slow or any(below)
     if seen[id(block)] and isinstance(block, HybridBlock):
         # The cached graph of a Block contains the layers in it; its flags are kept elsewhere.
-        _mxnet.forget_graph(block)
+        forget_graph(block)
     return seen[id(block)]
 
 
@@ -108,7 +109,7 @@ def _is_slow(block: Block) -> bool:
         return False
     # The empty prefix keeps Gluon's name counter, and so the names of the user's layers, as it is.
     plain = nn.GlobalAvgPool2D(prefix="")
-    return _mxnet.arguments_of(block) == _mxnet.arguments_of(plain)
+    return arguments_of(block) == arguments_of(plain)
 
 
 def _is_half(dtype: object) -> bool:

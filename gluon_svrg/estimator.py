@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import check_kind, has_data, has_shape, trained_parameters
+from gluon_svrg._mxnet.array_mode import check_mode
+from gluon_svrg._mxnet.block import has_data, has_shape
+from gluon_svrg._mxnet.trainer import trained_parameters
 from gluon_svrg._typing import Verbose
 from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.batch.prediction import batches_to_predict, predict
@@ -171,7 +173,7 @@ class Estimator(mx_estimator.Estimator, Run):
                 f"trainer must be a gluon.Trainer, got {trainer!r}: give gluon_svrg.SVRGTrainer("
                 "net.collect_params(), 'sgd', {'learning_rate': 0.1})"
             )
-        self.state = RunState(history=History())
+        self.state = RunState(history=History(), handlers=HandlerList([]))
         super().__init__(
             net,
             loss,
@@ -298,7 +300,7 @@ class Estimator(mx_estimator.Estimator, Run):
             check_data(val_data, "val_data")
         _check_duration(epochs, batches)
         _check_initial_epoch(initial_epoch, epochs, resume)
-        check_kind(self.net)
+        check_mode(self.net)
         for block in {
             id(b): b for b in (self.net, self.loss, self.val_net, self.val_loss)
         }.values():
@@ -432,7 +434,7 @@ class Estimator(mx_estimator.Estimator, Run):
         ValueError
             If the data cannot be used, have no batch, or give outputs that cannot be joined.
         """
-        check_kind(self.val_net)
+        check_mode(self.val_net)
         check_initialized(self.val_net)
         return predict(self, batches_to_predict(data, batch_size), batch_axis)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_legacy, full_data, has_shape, storage_types, trained_parameters
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import full_data, has_shape, storage_types
+from gluon_svrg._mxnet.trainer import trained_parameters
 from gluon_svrg.batch.processor import fit_batch, outputs_of_batch
 from gluon_svrg.checkpoint.network_state import frozen_parameters
 from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
@@ -171,7 +173,8 @@ class FitLoop:
             self._begin_epoch()
         elif position.phase is Phase.EVALUATING and not position.is_trained:
             self._evaluate_after_batch()
-            self._reach_safe_point()
+            if not self._rolls_back:
+                self._reach_safe_point()
         batches, self._batches = self._batches or iter(()), None
         if self._continues():
             self._train(batches)
@@ -184,10 +187,12 @@ class FitLoop:
     def _train(self, batches: Iterator[Any]) -> None:
         """Train on the remaining batches of the epoch."""
         rng_states = collect_rng_states()
-        for batch in batches:
+        for number, batch in enumerate(batches):
             try:
                 self._notify("batch_begin", batch=batch)
             except Interrupted:  # of a pass that a resume repeats before its first batch
+                if number > 0:
+                    raise  # the states before this batch are not known
                 set_rng_states(rng_states)
                 self._synchronize("batch begin")
                 self._reach_safe_point()
@@ -350,7 +355,7 @@ def _name_of_bad_weight(trainer: gluon.Trainer) -> str | None:
     for param in trained_parameters(trainer):
         if has_shape(param) and storage_types(param)[0] == "default":
             # A sum is not finite if one number is not, and zeros do not overflow.
-            zeros = as_legacy(full_data(param)[0]) * 0
+            zeros = to_nd(full_data(param)[0]) * 0
             if not np.isfinite(mx.nd.sum(zeros).asscalar()):
                 return str(param.name)
     return None

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.class_names import class_path
 from gluon_svrg.events import EventHandler, Run
 from gluon_svrg.metrics.monitor import Monitor
@@ -46,7 +46,7 @@ def describe(run: Run) -> Settings:
     in each process. Arguments of handlers that inherit from none of this package's or MXNet's are
     not part of it.
     """
-    optimizer = _mxnet.optimizer_of(run.trainer)
+    optimizer = optimizer_of(run.trainer)
     public = {name: value for name, value in vars(optimizer).items() if name[0] != "_"}
     settings: Settings = {
         TRAINING: {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import dataset_of
+from gluon_svrg._mxnet.dataloader import dataset_of
 from gluon_svrg.data.loader import ArrayLoader
 from gluon_svrg.events import Run
 from mxnet import gluon

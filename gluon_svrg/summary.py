@@ -13,8 +13,17 @@ from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
+from gluon_svrg._mxnet.block import (
+    auxiliary_states_of,
+    call_by_itself,
+    children_of,
+    has_data,
+    has_shape,
+    is_differentiable,
+    own_parameters_of,
+)
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.batch.parts import call_network, network_arguments
 from gluon_svrg.data.training_data import training_data
@@ -69,14 +78,14 @@ def summary(net: Block, data: object) -> str:
     if not isinstance(net, Block):
         raise TypeError(f"net must be a gluon Block, got {net!r}: give the network itself")
     _check_initialised(net)
-    deferred = [param for param in net.collect_params().values() if not _mxnet.has_shape(param)]
+    deferred = [param for param in net.collect_params().values() if not has_shape(param)]
     blocks = _blocks_of(net)
     outputs = _outputs_of(net, blocks, _inputs_of(data, net))
     layers, params = _layers_of(blocks, outputs)
     width = terminal_width()
     table = _table_of(layers, width)
     lines = [*table, "", *_totals_of(params)]
-    finished = [param for param in deferred if _mxnet.has_shape(param)]
+    finished = [param for param in deferred if has_shape(param)]
     if finished:
         lines.append(
             "This summary has initialised the layers whose input shape was not known "
@@ -127,7 +136,7 @@ class _Params(NamedTuple):
 
 def _check_initialised(net: Block) -> None:
     for param in net.collect_params().values():
-        if _mxnet.has_shape(param) and not _mxnet.has_data(param):
+        if has_shape(param) and not has_data(param):
             raise ValueError(
                 f"parameter {param.name!r} of the network is not initialised: call "
                 "net.initialize() first"
@@ -144,7 +153,7 @@ def _blocks_of(net: Block) -> dict[str, Block]:
             return
         seen.add(id(block))
         found[name] = block
-        for child_name, child in _mxnet.children_of(block).items():
+        for child_name, child in children_of(block).items():
             visit(f"{name}.{child_name}" if name else child_name, child)
 
     visit("", net)
@@ -159,11 +168,11 @@ def _inputs_of(data: object, net: Block) -> list[NDArray]:
     if isinstance(data, tuple) and data and all(_is_integer(item) for item in data):
         if min(data) < 1:
             raise ValueError(f"data must be a shape of positive integers, got {data}")
-        return [_mxnet.as_current(mx.nd.zeros(data, ctx=context, dtype=dtype))]
+        return [to_active_mode(mx.nd.zeros(data, ctx=context, dtype=dtype))]
     arrays = [data] if isinstance(data, NDArray | np.ndarray) else _arrays_of_first_batch(data, net)
     return [
-        _mxnet.as_current(
-            _mxnet.as_legacy(array).as_in_context(context)
+        to_active_mode(
+            to_nd(array).as_in_context(context)
             if isinstance(array, NDArray)
             else mx.nd.array(array, ctx=context, dtype=dtype)
         )
@@ -236,7 +245,7 @@ def _outputs_of(net: Block, blocks: dict[str, Block], inputs: list[NDArray]) -> 
 def _called_by_themselves(blocks: dict[str, Block]) -> Iterator[None]:
     """Let each Block be called by itself: inside a hybridized one there are only operators."""
     undo = [
-        _mxnet.call_by_itself(block)
+        call_by_itself(block)
         for block in blocks.values()
         # A SymbolBlock has nothing but its graph.
         if isinstance(block, HybridBlock) and not isinstance(block, SymbolBlock)
@@ -267,14 +276,14 @@ def _layers_of(
 ) -> tuple[list[_Layer], _Params]:
     layers, params, seen = [], _Params([], [], []), set()
     for name, block in blocks.items():
-        own = _mxnet.own_parameters_of(block)
-        if _mxnet.children_of(block) and not own:
+        own = own_parameters_of(block)
+        if children_of(block) and not own:
             continue
         new = [param for param in own if id(param) not in seen]
         seen |= {id(param) for param in new}
-        auxiliary = _mxnet.auxiliary_states_of(block)
+        auxiliary = auxiliary_states_of(block)
         for param in new:
-            if not _mxnet.is_differentiable(param) or param.name in auxiliary:
+            if not is_differentiable(param) or param.name in auxiliary:
                 params.auxiliary.append(param)
             else:
                 (params.frozen if param.grad_req == "null" else params.trainable).append(param)
@@ -294,7 +303,7 @@ def _layers_of(
 
 def _size_of(param: Parameter) -> int:
     """Return the number of elements; 0 if the shape is not known."""
-    return math.prod(param.shape) if _mxnet.has_shape(param) else 0
+    return math.prod(param.shape) if has_shape(param) else 0
 
 
 def _count(params: list[Parameter]) -> int:
@@ -332,7 +341,7 @@ def _totals_of(params: _Params) -> list[str]:
         f"{_count(kind):,} {name}" for name, kind in zip(_Params._fields, params, strict=True)
     )
     lines = [f"{_count(everything):,} parameters ({counts}), {_size_text(nbytes)}{copies}"]
-    unknown = sum(not _mxnet.has_shape(param) for param in everything)
+    unknown = sum(not has_shape(param) for param in everything)
     if unknown:
         lines.append(
             "Not counted: layers that were not called, whose shapes are not known (arrays of "

@@ -68,7 +68,7 @@ def handlers_of(folder, val_data, every_n_batches=EVALUATE_EVERY, of_evaluation=
     The EMAHandler comes first: its average is a part of what is compared.
     """
     return [
-        gs.EMAHandler(decay=0.5, warm_up=False, keep=False),
+        gs.EMAHandler(decay=0.5, warm_up=False, evaluate=True, keep=False),
         gs.SVRGHandler(update_freq=2),
         gs.ScheduleHandler("learning_rate", gs.schedules.step(0.5, [0.5], 0.5)),
         gs.ValidationHandler(

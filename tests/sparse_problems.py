@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 import oracle
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import full_data
 from gluon_svrg.events import BatchEnd
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -98,7 +98,7 @@ def zipf(number):
 
 
 def weights_of(net):
-    return [_mxnet.full_data(p)[0].asnumpy() for p in net.collect_params().values()]
+    return [full_data(p)[0].asnumpy() for p in net.collect_params().values()]
 
 
 def wide_gradient(params, x, y):

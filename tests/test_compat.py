@@ -16,7 +16,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 from gluon_svrg import _compat, _cores
-from gluon_svrg._mxnet import numpy_2, text_of
+from gluon_svrg._mxnet import numpy_2
+from gluon_svrg._mxnet.numpy_2 import text_of
 from mxnet import gluon
 
 try:

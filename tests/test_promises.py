@@ -15,7 +15,7 @@ import mxnet as mx
 import numpy as np
 import problems
 import pytest
-from gluon_svrg._mxnet import parameters_by_structure
+from gluon_svrg._mxnet.block import parameters_by_structure
 from gluon_svrg.arrays.encoding import from_bytes
 from gluon_svrg.checkpoint.network_state import save_network
 from gluon_svrg.events import BatchEnd, Order

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet.kinds import as_legacy
+from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._typing import NumPyArray
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
@@ -277,7 +277,7 @@ class _Sines(mx.init.Initializer):
 
     def _init_weight(self, _: str, arr: NDArray) -> None:
         numbers = mx.nd.arange(1, arr.size + 1, dtype="float32", ctx=arr.ctx)
-        as_legacy(arr)[:] = 0.1 * mx.nd.sin(numbers).reshape(arr.shape)
+        to_nd(arr)[:] = 0.1 * mx.nd.sin(numbers).reshape(arr.shape)
 
 
 class BlockState:

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import mxnet as mx
+from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._mxnet.block import full_data, list_data
-from gluon_svrg._mxnet.kinds import as_legacy
 from mxnet.gluon import Parameter, ParameterDict, Trainer
 
 
@@ -179,7 +179,7 @@ def legacy_gradients(trainer: Trainer) -> Iterator[None]:
     """Let the gradients be NDArrays inside the ``with`` block: AMP's scaler takes no others."""
     gradients = [(param, param._grad) for param in trainer._params if param._grad is not None]
     for param, grads in gradients:
-        param._grad = [as_legacy(grad) for grad in grads]
+        param._grad = [to_nd(grad) for grad in grads]
     try:
         yield
     finally:

@@ -14,7 +14,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import array_from_numpy, as_current, is_of_numpy
+from gluon_svrg._mxnet.array_mode import is_mx_np, to_active_mode
+from gluon_svrg._mxnet.block import array_from_numpy
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DAMAGED, DamagedError
@@ -127,7 +128,7 @@ def _encode(value: object, arrays: dict[str, NumPyArray]) -> Any:
     if isinstance(value, NDArray):
         name = f"array{len(arrays)}"
         arrays[name] = value.asnumpy()
-        return {"array": name, "stype": _OF_NUMPY if is_of_numpy(value) else value.stype}
+        return {"array": name, "stype": _OF_NUMPY if is_mx_np(value) else value.stype}
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in _KINDS:
             raise _NotDataError
@@ -187,5 +188,5 @@ def _decoded(values: NumPyArray, stype: str, context: mx.Context) -> NDArray:
     array = array_from_numpy(values, context)
     # What was an mx.np.ndarray is one again, if MXNet is in that mode.
     if stype == _OF_NUMPY:
-        return as_current(array)
+        return to_active_mode(array)
     return array if stype == "default" else array.tostype(stype)

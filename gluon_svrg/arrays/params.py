@@ -14,7 +14,8 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import array_from_numpy, as_legacy
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import array_from_numpy
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.row_sparse import row_sparse
 from gluon_svrg.files import DamagedError
@@ -39,7 +40,7 @@ def to_bytes(arrays: Mapping[str, NDArray]) -> bytes:
     """
     parts = [_HEADER.pack(_LIST_MAGIC, 0, len(arrays))]
     for array in arrays.values():
-        pickled: Any = as_legacy(array).as_in_context(mx.cpu()).__getstate__()
+        pickled: Any = to_nd(array).as_in_context(mx.cpu()).__getstate__()
         parts.append(bytes(pickled["handle"]))
     parts.append(struct.pack("<Q", len(arrays)))
     for name in arrays:
@@ -106,8 +107,8 @@ class _Reader:
         except UnicodeDecodeError as e:
             raise DamagedError(f"the name of an array is no UTF-8 ({e})") from e
 
-    def shape(self, is_of_numpy: bool = False) -> tuple[int, ...]:
-        axes, least = self.number("i"), 0 if is_of_numpy else 1
+    def shape(self, is_numpy: bool = False) -> tuple[int, ...]:
+        axes, least = self.number("i"), 0 if is_numpy else 1
         if not least <= axes <= _MAX_AXES:
             raise DamagedError(f"an array has {axes} axes")
         shape = tuple(self.take(struct.Struct(f"<{axes}q")))
@@ -132,14 +133,14 @@ class _Reader:
 
     def array(self) -> NDArray:
         magic, storage = self.number("I"), self.number("i")
-        is_of_numpy = magic == _NUMPY_MAGIC and storage == _DENSE
-        if not is_of_numpy and (magic != _ARRAY_MAGIC or storage not in (_DENSE, _ROW_SPARSE)):
+        is_numpy = magic == _NUMPY_MAGIC and storage == _DENSE
+        if not is_numpy and (magic != _ARRAY_MAGIC or storage not in (_DENSE, _ROW_SPARSE)):
             raise DamagedError(
                 f"an array has the magic number {magic:#x} and the storage type {storage}"
             )
         if storage == _ROW_SPARSE:
             return self._rows()
-        shape = self.shape(is_of_numpy)
+        shape = self.shape(is_numpy)
         self.raw(8)  # the context, which is the CPU here
         dtype = self.dtype()
         values = self.values(shape, dtype)  # first: it checks the shape against the bytes

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import array_from_numpy, as_legacy, kept_as_legacy
+from gluon_svrg._mxnet.array_mode import kept_as_nd, to_nd
+from gluon_svrg._mxnet.block import array_from_numpy
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.row_sparse import is_row_sparse, row_sparse
 from mxnet.ndarray import NDArray
@@ -18,7 +19,7 @@ def by_device(replicas: Iterable[Sequence[NDArray]]) -> list[list[NDArray]]:
     All as NDArrays, that share the memory of what they are given. Those are the arrays of
     parameters, which stay the same over the batches.
     """
-    return [list(map(kept_as_legacy, arrays)) for arrays in zip(*replicas, strict=True)]
+    return [list(map(kept_as_nd, arrays)) for arrays in zip(*replicas, strict=True)]
 
 
 def distinct_replicas(arrays: Sequence[NDArray]) -> list[NumPyArray]:
@@ -60,7 +61,7 @@ def write_replicas(values: Sequence[NumPyArray | NDArray], arrays: Sequence[NDAr
             # oneDNN may keep a convolution's weights in a layout of its own. An assignment converts
             # them; bytes copied into such an array are an error.
             typed = content.astype(array.dtype, copy=False)
-            as_legacy(array)[:] = array_from_numpy(typed, mx.cpu())
+            to_nd(array)[:] = array_from_numpy(typed, mx.cpu())
 
 
 def _are_equal(first: Sequence[NumPyArray], second: Sequence[NumPyArray]) -> bool:

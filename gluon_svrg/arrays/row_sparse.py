@@ -6,7 +6,7 @@ from typing import TypeGuard
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg._typing import NumPyArray
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import RowSparseNDArray
@@ -59,13 +59,13 @@ def set_to_zero(array: NDArray) -> None:
     if is_row_sparse(array):  # array[:] = 0 would store all rows
         mx.nd.zeros_like(array, out=array)
     else:
-        as_legacy(array)[:] = 0
+        to_nd(array)[:] = 0
 
 
 def zeros_for(data: NDArray, stype: str) -> NDArray:
     """Return zeros as a network takes them, like `data` but for the storage type."""
     if stype == "default":
-        return as_current(mx.nd.zeros_like(as_legacy(data)))
+        return to_active_mode(mx.nd.zeros_like(to_nd(data)))
     return mx.nd.zeros(data.shape, data.ctx, data.dtype, stype=stype)
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
+from gluon_svrg._mxnet.block import forward_outside_of_training, has_shape
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.batch.processor import BatchProcessor, clear_idle_gradients, fit_batch
@@ -210,7 +211,7 @@ def from_plain(saved: State, contexts: list[mx.Context]) -> Any:
             return leaf
         saved_context = mx.Context(*context)
         target = saved_context if saved_context in contexts else contexts[0]
-        return _mxnet.as_current(_mxnet.as_legacy(leaf).as_in_context(target))
+        return to_active_mode(to_nd(leaf).as_in_context(target))
 
     return tree_map(place, saved["state"])
 
@@ -240,14 +241,14 @@ def infer_shapes(net: gluon.Block, backward: Callable[[Any], object], batch: obj
         The argument of `backward`.
     """
     params = net.collect_params().values()
-    if is_empty(batch) or all(map(_mxnet.has_shape, params)):
+    if is_empty(batch) or all(map(has_shape, params)):
         return  # other workers have the samples, and broadcast the shapes
-    undo = _mxnet.forward_outside_of_training(net)
+    undo = forward_outside_of_training(net)
     try:
         backward(batch)
     except Exception as error:
         # Nothing was recorded, so backward() raises, but the shapes are known by then.
-        unknown = [param.name for param in params if not _mxnet.has_shape(param)]
+        unknown = [param.name for param in params if not has_shape(param)]
         if unknown and "is not in a computational graph" in str(error):
             raise RuntimeError(
                 f"parameter {unknown[0]!r} has no shape yet, because no batch reaches its layer: "

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import forgotten_forward
 from gluon_svrg._typing import LOGGER, NumPyArray
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from mxnet import autograd, gluon
@@ -38,7 +38,7 @@ def _find_casts(net: gluon.Block, arguments: tuple[Any, ...], dtypes: tuple[Any,
     # If no cast helps, the pass itself raises the error.
     with (
         suppress(Exception),
-        _mxnet.forgotten_forward(net),
+        forgotten_forward(net),
         autograd.pause(train_mode=False),
     ):
         call_with_casts(net, (), arguments, lambda: own)

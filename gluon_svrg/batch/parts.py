@@ -9,7 +9,9 @@ from typing import Any, NamedTuple, cast
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import is_mx_np, to_active_mode, to_nd
+from gluon_svrg._mxnet.block import inputs_of, names_of_own_parameters
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg.arrays.nested import check_no_mask, describe_value, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.batch.casting import (
@@ -79,7 +81,7 @@ def unpack_batch(
     """
     items = _items_of(batch)
     if _is_plain_pair(items) and batch_axis == 0:
-        data, label = (_mxnet.as_current(cast(NDArray, item)) for item in items[:2])
+        data, label = (to_active_mode(cast(NDArray, item)) for item in items[:2])
         return BatchParts(data, _without_bool(label, net))
     _check_are_of_one_kind(items)
     data, label, weight = (_as_ndarrays(item, net) for item in items)
@@ -132,14 +134,14 @@ def _split(array: NDArray, devices: list[mx.Context], batch_axis: int) -> list[N
     """
     if len(devices) == 1 and array.ctx == devices[0]:
         return [array]
-    shares = [_mxnet.as_legacy(array)]
+    shares = [to_nd(array)]
     if len(devices) > 1:
         each, extras = divmod(num_samples(array, batch_axis), len(devices))
         begins = [i * each + min(i, extras) for i in range(len(devices) + 1)]
         rows = [slice(begin, end) for begin, end in pairwise(begins)]
         shares = [slice_samples(shares[0], part, batch_axis) for part in rows]
     return [
-        _mxnet.as_current(share.as_in_context(device))
+        to_active_mode(share.as_in_context(device))
         for share, device in zip(shares, devices, strict=True)
     ]
 
@@ -158,13 +160,13 @@ def call_network(net: gluon.Block, data: object) -> Any:
         widths = [a.shape[1] for a in tree_leaves(arguments) if getattr(a, "stype", "") == "csr"]
         if not widths or "shape" not in str(error):
             raise
-        reason = _mxnet.reason_of(error)
+        reason = reason_of(error)
         raise CallError(
             f"{type(net).__name__} cannot take CSR data with {widths[0]} columns ({reason}): all "
             "batches need the columns of its weights; give the matrices that width"
         ) from error
     except (TypeError, ValueError) as error:
-        inputs = _mxnet.inputs_of(net) if isinstance(net, gluon.SymbolBlock) else arguments
+        inputs = inputs_of(net) if isinstance(net, gluon.SymbolBlock) else arguments
         if len(inputs) != len(arguments):
             raise CallError(
                 f"the SymbolBlock has {len(inputs)} inputs ({', '.join(inputs)}), and the data of "
@@ -184,7 +186,7 @@ def cannot_compute(data: str, batch: object, error: Exception) -> ValueError:
     """Return the error for a batch of `data` with which a forward pass fails."""
     given = " and ".join(map(describe_value, tree_leaves(batch)))
     return ValueError(
-        f"network and loss cannot compute a batch of {data}, {given} ({_mxnet.reason_of(error)}): "
+        f"network and loss cannot compute a batch of {data}, {given} ({reason_of(error)}): "
         "give data of the shapes that the network was trained with"
     )
 
@@ -282,7 +284,7 @@ def _is_plain_pair(items: tuple[object, object, object]) -> bool:
     data, label, weight = items
     if weight is not None or not (isinstance(data, NDArray) and isinstance(label, NDArray)):
         return False
-    if _mxnet.is_of_numpy(data) != _mxnet.is_of_numpy(label):
+    if is_mx_np(data) != is_mx_np(label):
         return False
     shape, other = data.shape, label.shape
     return len(shape) > 0 < len(other) and bool(shape[0] == other[0])
@@ -290,7 +292,7 @@ def _is_plain_pair(items: tuple[object, object, object]) -> bool:
 
 def _check_are_of_one_kind(items: tuple[object, object, object]) -> None:
     kinds = {
-        name: {_mxnet.is_of_numpy(leaf) for leaf in tree_leaves(item) if isinstance(leaf, NDArray)}
+        name: {is_mx_np(leaf) for leaf in tree_leaves(item) if isinstance(leaf, NDArray)}
         for name, item in zip(_KEYS, items, strict=True)
     }
     if len(set().union(*kinds.values())) < 2:
@@ -347,19 +349,19 @@ def _as_ndarrays(part: object, net: gluon.Block) -> Any:
     Whole numbers that it would round keep a dtype that holds them.
     """
     if isinstance(part, NDArray) or all(isinstance(leaf, NDArray) for leaf in tree_leaves(part)):
-        return tree_map(_mxnet.as_current, part)
+        return tree_map(to_active_mode, part)
     dtype = precision_of(net)
 
     def convert(array: object) -> object:
         if isinstance(array, NDArray):
-            return _mxnet.as_current(array)
+            return to_active_mode(array)
         if not hasattr(array, "__array__"):
             return array
         check_no_mask("an array of a batch", array)
         values = np.asarray(array)
         if values.dtype.kind not in "fiub":
             return array
-        return _mxnet.as_current(mx.nd.array(values, dtype=dtype_for(values, dtype)))
+        return to_active_mode(mx.nd.array(values, dtype=dtype_for(values, dtype)))
 
     return tree_map(convert, part)
 
@@ -385,7 +387,7 @@ def _by_name(net: gluon.Block, data: Mapping[str, Any]) -> tuple[Any, ...]:
         argument
         for argument in arguments
         if argument.kind is argument.POSITIONAL_OR_KEYWORD
-        and argument.name not in _mxnet.names_of_own_parameters(net)
+        and argument.name not in names_of_own_parameters(net)
     ]
     names = [argument.name for argument in arguments]
     needed = {argument.name for argument in arguments if argument.default is argument.empty}

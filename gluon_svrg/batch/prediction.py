@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.sync import wait_for
@@ -98,7 +98,7 @@ def predict(run: Run, batches: Iterable[object], batch_axis: int) -> Any:
                         f"{len(leaves)} for another: they cannot be joined"
                     )
                 for column, leaf in zip(columns, leaves, strict=True):
-                    column.append(as_legacy(leaf).as_in_context(mx.cpu()))
+                    column.append(to_nd(leaf).as_in_context(mx.cpu()))
     if first is None:
         raise ValueError(
             "there is no batch to predict: the data are empty, or can be iterated only once"
@@ -149,4 +149,4 @@ def _joined(arrays: list[NDArray], batch_axis: int) -> NDArray:
             f"axis {axis}: predict batches of one shape at a time"
         )
     joined: NDArray = mx.nd.concat(*arrays, dim=axis) if len(arrays) > 1 else arrays[0]
-    return as_current(joined)
+    return to_active_mode(joined)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import has_gradient, is_fresh, list_data, mark_fresh
+from gluon_svrg._mxnet.trainer import scales_losses
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.batch.parts import (
@@ -38,7 +39,7 @@ def fit_batch(run: Run, batch: object) -> BatchResult:
         return parts
     for context in run.context:
         clear_idle_gradients(run.net, context)
-    if _mxnet.scales_losses(run.trainer):
+    if scales_losses(run.trainer):
         with amp.scale_loss([], run.trainer):
             pass  # this tells the trainer the loss scale that the others use
     return [], [], [], []
@@ -108,10 +109,10 @@ class BatchProcessor(_MXNetBatchProcessor):
         shares = self._shares(train_batch, estimator.net, estimator.context, batch_axis)
         with autograd.record():
             pred, loss = _forward(estimator.net, estimator.loss, shares)
-            if _mxnet.scales_losses(estimator.trainer):
+            if scales_losses(estimator.trainer):
                 with amp.scale_loss(loss, estimator.trainer) as scaled:
                     autograd.backward(scaled)
-        if not _mxnet.scales_losses(estimator.trainer):
+        if not scales_losses(estimator.trainer):
             for value in loss:
                 value.backward()
         for context in estimator.context[len(shares) :]:
@@ -186,9 +187,9 @@ def _forward(
 def clear_idle_gradients(net: mx.gluon.Block, context: mx.Context) -> None:
     """Zero the gradients of a device that got no samples; they are as fresh as the others'."""
     for param in net.collect_params().values():
-        if not _mxnet.has_gradient(param):  # none, or not one that the snapshot wants
+        if not has_gradient(param):  # none, or not one that the snapshot wants
             continue
         if param.grad_req == "write":
             set_to_zero(param.grad(context))
-        datas, device = _mxnet.list_data(param), param.list_ctx().index(context)
-        _mxnet.mark_fresh(datas[device], any(map(_mxnet.is_fresh, datas)))
+        datas, device = list_data(param), param.list_ctx().index(context)
+        mark_fresh(datas[device], any(map(is_fresh, datas)))

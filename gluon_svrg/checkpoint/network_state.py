@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import (
+from gluon_svrg._mxnet.block import (
     finish_initialization,
-    forget_kvstore,
     full_data,
     has_data,
-    has_kvstore_that_updates,
     has_shape,
     is_differentiable,
     parameters_by_structure,
-    parameters_of,
 )
+from gluon_svrg._mxnet.trainer import forget_kvstore, has_kvstore_that_updates, parameters_of
 from gluon_svrg.arrays.replicas import distinct_replicas, mean_replicas, write_replicas
 from gluon_svrg.events import Run, State
 from gluon_svrg.optimizer.states import shape_fits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gluon_svrg._mxnet import loss_scaler_state, set_loss_scaler_state
+from gluon_svrg._mxnet.trainer import loss_scaler_state, set_loss_scaler_state
 from gluon_svrg.checkpoint.handler_states import load_handlers, merge_handlers, save_handlers
 from gluon_svrg.checkpoint.network_state import (
     check_network,

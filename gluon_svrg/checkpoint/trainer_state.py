@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from gluon_svrg._mxnet import has_shape, optimizer_of, parameters_of
+from gluon_svrg._mxnet.block import has_shape
+from gluon_svrg._mxnet.trainer import optimizer_of, parameters_of
 from gluon_svrg.events import Run, State
 from gluon_svrg.optimizer.states import (
     TrainerStates,

@@ -15,7 +15,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from gluon_svrg._mxnet import (
+from gluon_svrg._mxnet.dataloader import (
     arrays_in_order,
     batch_sampler_of,
     batchify_of,

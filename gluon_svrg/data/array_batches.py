@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data.array_sources import (
@@ -140,7 +140,7 @@ class BatchMaker:
         transform: Callable[..., Any] | None,
     ) -> None:
         # An mx.np.ndarray becomes the NDArray that shares its memory.
-        self._arrays = [as_legacy(x) if isinstance(x, NDArray) else x for x in arrays]
+        self._arrays = [to_nd(x) if isinstance(x, NDArray) else x for x in arrays]
         self._nesting = nesting
         self._transform = transform
 
@@ -180,8 +180,8 @@ class BatchMaker:
         if isinstance(self._transform, Transform):
             arrays = self._augmented(self._transform, rows, *draw)
         else:
-            arrays = self._transformed([as_current(take(x, rows)) for x in self._arrays])
-        return Batch(nest(self._nesting, map(as_current, arrays)), index)
+            arrays = self._transformed([to_active_mode(take(x, rows)) for x in self._arrays])
+        return Batch(nest(self._nesting, map(to_active_mode, arrays)), index)
 
     def _augmented(
         self, transform: Transform, rows: Rows, seed: int, stream: int, number: int

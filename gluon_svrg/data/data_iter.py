@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg.arrays.batch import Batch
 from gluon_svrg.data.base import TrainingData
 from mxnet.ndarray import NDArray
@@ -354,12 +354,12 @@ def _copied(batch: mx.io.DataBatch) -> DataAndLabel:
 
 def _arrays_of(batch: mx.io.DataBatch) -> DataAndLabel:
     """Return the arrays of a batch as NDArrays, whose rows can be sliced along any axis."""
-    return list(map(as_legacy, batch.data)), list(map(as_legacy, batch.label or []))
+    return list(map(to_nd, batch.data)), list(map(to_nd, batch.label or []))
 
 
 def _pair_of(arrays: DataAndLabel, index: int) -> Batch:
     """Return the batch, with each part as an array or as a tuple of several."""
-    parts = [tuple(map(as_current, part)) for part in arrays]
+    parts = [tuple(map(to_active_mode, part)) for part in arrays]
     return Batch((part[0] if len(part) == 1 else part for part in parts), index)
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
-from gluon_svrg._mxnet import mode_of_thread
+from gluon_svrg._mxnet.array_mode import mode_of_thread
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.arrays.batch import Batch

@@ -10,7 +10,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import load_in_this_process
+from gluon_svrg._mxnet.dataloader import load_in_this_process
 from mxnet import gluon
 
 # The parts of the data whose attributes are restored, too.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import batch_sampler_of
+from gluon_svrg._mxnet.dataloader import batch_sampler_of
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import describe_value

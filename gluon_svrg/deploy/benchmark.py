@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.deploy.compiled import Compiled

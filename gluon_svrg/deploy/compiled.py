@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import numpy_shapes
+from gluon_svrg._mxnet.block import copy_from_numpy
 from gluon_svrg._typing import NumPyArray
-from gluon_svrg.deploy.graph import is_of_numpy
+from gluon_svrg.deploy.graph import is_numpy_graph
 from gluon_svrg.deploy.model_dir import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -61,7 +62,7 @@ class Compiled:
             ("param_indices", [i for i, name in enumerate(wanted) if name not in values]),
         ]
         self._op = mx.nd.CachedOp(symbol, [*indices, *flags.items()])
-        self._is_of_numpy = is_of_numpy(symbol)
+        self._is_of_numpy = is_numpy_graph(symbol)
         self._arguments = [values[name] if name in values else params[name] for name in wanted]
 
     def __call__(self, arrays: Sequence[NumPyArray]) -> list[NumPyArray]:
@@ -74,8 +75,8 @@ class Compiled:
                 staging[:count] = array
                 staging[count:] = 0
         for buffer, staging in zip(self._buffers, self._staging, strict=True):
-            _mxnet.copy_from_numpy(buffer, staging)
-        with _mxnet.numpy_shapes(self._is_of_numpy):
+            copy_from_numpy(buffer, staging)
+        with numpy_shapes(self._is_of_numpy):
             outputs = self._op(*self._arguments)
         # asnumpy waits, so no operator still reads the inputs when the next call changes them.
         if isinstance(outputs, NDArray):

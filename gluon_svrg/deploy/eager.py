@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import numpy_shapes
 from gluon_svrg._typing import NumPyArray
-from gluon_svrg.deploy.graph import is_of_numpy
+from gluon_svrg.deploy.graph import is_numpy_graph
 from gluon_svrg.deploy.model_dir import InputSpec
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -41,7 +41,7 @@ class OperatorByOperator:
             node["name"]: (index, 0) for index, node in enumerate(nodes) if node["op"] == "null"
         }
         used = self._heads + [(i[0], i[1]) for node in nodes for i in node["inputs"]]
-        self._is_of_numpy = is_of_numpy(symbol)
+        self._is_of_numpy = is_numpy_graph(symbol)
         self._steps = []
         for index, node in enumerate(nodes):
             if node["op"] == "null":
@@ -56,7 +56,7 @@ class OperatorByOperator:
         for name, array in zip(self._names, arrays, strict=True):
             values[self._inputs[name]] = mx.nd.array(array, dtype=array.dtype)
         for operator, sources, index in self._steps:
-            with _mxnet.numpy_shapes(self._is_of_numpy):
+            with numpy_shapes(self._is_of_numpy):
                 result = operator(*(values[source] for source in sources))
             for number, output in enumerate([result] if isinstance(result, NDArray) else result):
                 values[index, number] = output

@@ -12,13 +12,9 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import (
-    as_current,
-    as_legacy,
-    check_kind,
-    has_shape,
-    reason_of,
-)
+from gluon_svrg._mxnet.array_mode import check_mode, to_active_mode, to_nd
+from gluon_svrg._mxnet.block import has_shape
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.replicas import distinct_replicas
 from gluon_svrg.deploy import trace
@@ -131,7 +127,7 @@ def export(
         )
     check_target(directory, overwrite)
     if isinstance(net, HybridBlock):  # else it is refused later, by its class
-        check_kind(net)
+        check_mode(net)
     arrays = [_as_array(x, index) for index, x in enumerate(_as_sequence(sample))]
     names = _check_names(input_names, len(arrays))
     _infer_shapes(net, arrays)
@@ -240,7 +236,7 @@ def _infer_shapes(net: HybridBlock, arrays: Sequence[NumPyArray]) -> None:
 
 def _as_inputs(arrays: Sequence[NumPyArray], net: HybridBlock) -> list[NDArray]:
     context = _context_of(net)
-    return [as_current(mx.nd.array(x, ctx=context, dtype=x.dtype)) for x in arrays]
+    return [to_active_mode(mx.nd.array(x, ctx=context, dtype=x.dtype)) for x in arrays]
 
 
 def _context_of(net: HybridBlock) -> mx.Context:
@@ -425,7 +421,7 @@ def _check_outputs(
 def _as_numpy(array: NDArray) -> NumPyArray:
     """Return `array` in NumPy, of bfloat16, which NumPy does not have, in float32."""
     has_fields = np.dtype(array.dtype).fields is not None
-    return (as_legacy(array).astype("float32") if has_fields else array).asnumpy()
+    return (to_nd(array).astype("float32") if has_fields else array).asnumpy()
 
 
 def _check_independence(

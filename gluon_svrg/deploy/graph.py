@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import inferred_shapes, inferred_types, numpy_shapes, reason_of
+from gluon_svrg._mxnet.array_mode import numpy_shapes
+from gluon_svrg._mxnet.symbol import inferred_shapes, inferred_types, reason_of
 from gluon_svrg.files import DamagedError
 from mxnet.base import MXNetError
 from mxnet.symbol import Symbol
@@ -162,7 +163,7 @@ def check_arrays(symbol: Symbol, given: Mapping[str, Array]) -> list[Array]:
     DamagedError
         If MXNet does not take the arrays, needs others, or would go beyond their memory.
     """
-    with numpy_shapes(is_of_numpy(symbol)):
+    with numpy_shapes(is_numpy_graph(symbol)):
         return _check_arrays(symbol, given)
 
 
@@ -213,7 +214,7 @@ def _fit(
     return True
 
 
-def is_of_numpy(symbol: Symbol) -> bool:
+def is_numpy_graph(symbol: Symbol) -> bool:
     """Return whether a graph has operators of MXNet's NumPy mode.
 
     It is to run with `numpy_shapes`: an array in the middle of it may have no axes.

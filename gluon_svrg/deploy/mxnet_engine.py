@@ -8,7 +8,7 @@ import threading
 import weakref
 
 import mxnet as mx
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.deploy.compiled import Compiled
 from gluon_svrg.deploy.inputs import random_inputs

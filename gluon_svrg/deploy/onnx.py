@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.symbol import onnx_translator
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_number, require
 from gluon_svrg.deploy import onnx_graph
@@ -160,7 +160,7 @@ def _translate(model: Model, dynamic: bool) -> ModelProto:
     checker.DEFAULT_CONTEXT.opset_imports = {"": _OPSET}
     free = [("batch", *spec["shape"]) for spec in inputs] if dynamic else None
     try:
-        with warnings.catch_warnings(), _mxnet.onnx_translator() as translator:
+        with warnings.catch_warnings(), onnx_translator() as translator:
             # MXNet reads tables of onnx 1.14 that are deprecated.
             warnings.simplefilter("ignore", DeprecationWarning)
             graph = translator.create_onnx_graph_proto(

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import callback_errors, legacy_mode, reason_of
+from gluon_svrg._mxnet.array_mode import nd_mode
+from gluon_svrg._mxnet.callbacks import callback_errors
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays import params as params_format
 from gluon_svrg.deploy.model_dir import Card, Model, as_path, check_target, read_model, write_model
@@ -232,7 +234,7 @@ def _quantized(
     names = [spec["name"] for spec in model.card["inputs"]]
     auxiliary = set(model.symbol.list_auxiliary_states())
     # MXNet's quantization takes NDArrays.
-    with legacy_mode(), tempfile.TemporaryDirectory() as folder:
+    with nd_mode(), tempfile.TemporaryDirectory() as folder:
         prefix = str(Path(folder) / "float32")
         write_through(Path(f"{prefix}-symbol.json"), model.symbol.tojson().encode())
         stored = {f"{'aux' if n in auxiliary else 'arg'}:{n}": a for n, a in model.params.items()}

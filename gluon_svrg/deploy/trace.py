@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import mxnet as mx
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
+from gluon_svrg._mxnet.block import children_of
 from mxnet import autograd
 from mxnet.gluon import Block, HybridBlock, nn
 from mxnet.symbol import Symbol
@@ -56,7 +57,7 @@ def trace(net: HybridBlock, input_names: Sequence[str]) -> Graph:
     _check_blocks(net)
     try:
         with autograd.pause(train_mode=False):
-            outputs = net(*(_mxnet.as_current(mx.sym.var(name)) for name in input_names))
+            outputs = net(*(to_active_mode(mx.sym.var(name)) for name in input_names))
         flat, structure = _flatten(outputs)
     except Exception as e:  # the hybrid_forward of a user raises exceptions of any type
         layer = _layer_in(e.__traceback__) or net
@@ -92,7 +93,7 @@ def rebuild(structure: Structure, arrays: Iterator[_T]) -> Nested[_T]:
 
 def _flatten(outputs: object) -> tuple[list[Symbol], Structure]:
     if isinstance(outputs, Symbol):
-        outputs = _mxnet.as_legacy(outputs)
+        outputs = to_nd(outputs)
         # Called with arrays, an operator with several outputs returns a list.
         several = len(outputs.list_outputs())
         return list(outputs), "array" if several == 1 else {"list": ["array"] * several}
@@ -142,7 +143,7 @@ def _check_custom(symbol: Symbol) -> None:
 def _walk(block: Block, path: str) -> Iterator[tuple[str, Block]]:
     """Yield `block` and all Blocks in it, with their paths, outer before inner."""
     yield path, block
-    for name, child in _mxnet.children_of(block).items():
+    for name, child in children_of(block).items():
         yield from _walk(child, f"{path}.{name}" if path else name)
 
 

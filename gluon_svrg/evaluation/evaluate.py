@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import check_kind, check_metrics_of_handlers, has_data, has_shape
+from gluon_svrg._mxnet.array_mode import check_mode
+from gluon_svrg._mxnet.block import has_data, has_shape
+from gluon_svrg._mxnet.estimator import check_metrics_of_handlers
 from gluon_svrg._typing import Verbose
 from gluon_svrg.arrays.sync import wait_for
 from gluon_svrg.batch.parts import cannot_compute
@@ -134,7 +136,7 @@ def check_initialized(block: mx.gluon.Block) -> None:
 
 def _data_of(run: Run, val_data: object, batch_axis: int) -> Any:
     """Return this worker's part of the data; `val_net` is synchronized first."""
-    check_kind(run.val_net)
+    check_mode(run.val_net)
     check_initialized(run.val_net)
     if isinstance(run.trainer, SVRGTrainer):
         # Inside fit the weights are equal already.

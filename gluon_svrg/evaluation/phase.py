@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg._mxnet import optimizer_of
 from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
 from gluon_svrg.metrics.setup import copies_for
-from gluon_svrg.optimizer.optimizer import merged_update_count
 from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Phase, Run
 from gluon_svrg.stops import Interrupted
@@ -78,7 +76,7 @@ class EvaluationPhase(EventHandler):
         """Evaluate for these handlers; return False if a stop has interrupted that."""
         run = self._run
         for handler in due:
-            if run.state.evaluated_at.get(handler.name) == _steps_of(run):
+            if run.state.evaluated_at.get(handler.name) == run.weights_key():
                 continue  # the same weights
             try:
                 self._handlers.notify("evaluate", run, only=[self], request=handler)
@@ -121,7 +119,7 @@ class EvaluationPhase(EventHandler):
 
         def publish(figures: Figures) -> None:
             run.last_evaluation = {**run.last_evaluation, **figures}
-            run.state.evaluated_at[name] = _steps_of(run)
+            run.state.evaluated_at[name] = run.weights_key()
             run.state.evaluated_at_batch = run.position.batch_in_epoch
             for listener in self._listeners:
                 listener.evaluation_end(run)
@@ -148,10 +146,3 @@ class EvaluationPhase(EventHandler):
             run.position.batch_in_epoch,
             ", ".join(f"{key} {value:.4g}" for key, value in figures.items()),
         )
-
-
-def _steps_of(run: Run) -> list[int]:
-    """Return what tells one state of the weights from the next: batches, and updates of weights."""
-    # Not `num_update`: a step may update only parameters that other steps have left alone.
-    updates = merged_update_count(optimizer_of(run.trainer))
-    return [run.position.batch, sum(updates.values())]

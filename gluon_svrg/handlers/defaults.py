@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import mxnet as mx
-from gluon_svrg._mxnet import check_metrics_of_handlers
+from gluon_svrg._mxnet.estimator import check_metrics_of_handlers
 from gluon_svrg.batch.backward import needs_epoch_begin
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
 from gluon_svrg.checkpoint.handler import CheckpointHandler

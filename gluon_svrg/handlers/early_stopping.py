@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import has_data, parameters_by_structure, parameters_of
+from gluon_svrg._mxnet.block import has_data, parameters_by_structure
+from gluon_svrg._mxnet.trainer import parameters_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.replicas import distinct_replicas, write_replicas
@@ -133,7 +134,7 @@ class EarlyStoppingHandler(
         self._to_beat: float | None = None
         self._wait = 0
         self._weights: dict[str, list[NumPyArray]] | None = None
-        # Those of the last evaluation in the epoch under way, if it may be the best.
+        # Those of the last evaluation in the current epoch, if it may be the best.
         self._evaluated: dict[str, list[NumPyArray]] | None = None
 
     def exclusive_tasks(self) -> list[str]:

@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import as_legacy, has_static_shape, is_differentiable, optimizer_of
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import has_static_shape, is_differentiable
+from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, distinct_replicas, mean_replicas, write_replicas
@@ -171,7 +173,7 @@ class EMAHandler(
             mx.nd.waitall()
         if not self._averages:
             self._averages = {
-                name: [as_legacy(data).copy() for data in param.list_data()]
+                name: [to_nd(data).copy() for data in param.list_data()]
                 for name, param in self._params.items()
             }
             return
@@ -218,7 +220,7 @@ class EMAHandler(
         self._averages = {}
         for name, values in zip(self._params, state["averages"], strict=False):
             self._averages[name] = [
-                mx.nd.zeros_like(as_legacy(data)) for data in self._params[name].list_data()
+                mx.nd.zeros_like(to_nd(data)) for data in self._params[name].list_data()
             ]
             write_replicas(values, self._averages[name])
 
@@ -261,7 +263,7 @@ class EMAHandler(
     @contextmanager
     def _applied_if_there(self) -> Iterator[None]:
         weights = {
-            name: [as_legacy(data).copy() for data in self._params[name].list_data()]
+            name: [to_nd(data).copy() for data in self._params[name].list_data()]
             for name in self._averages
         }
         try:
@@ -280,4 +282,4 @@ def _write(arrays: dict[str, list[NDArray]], params: dict[str, gluon.Parameter])
     """Write in place: `Parameter.set_data` would reset the kvstore."""
     for name, values in arrays.items():
         for value, data in zip(values, params[name].list_data(), strict=True):
-            value.copyto(as_legacy(data))
+            value.copyto(to_nd(data))

@@ -7,16 +7,12 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import (
-    as_legacy,
-    has_gradient,
-    is_fresh,
-    list_data,
-    mark_fresh,
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import has_gradient, is_fresh, list_data, mark_fresh, storage_types
+from gluon_svrg._mxnet.trainer import (
     name_of_stale,
     scales_losses,
     step_scale,
-    storage_types,
     trained_parameters,
     updates_on_kvstore,
 )
@@ -234,12 +230,12 @@ class GradientUpdateHandler(
             if len(saved) != len(grads):  # another number of devices: the first gets the sum
                 saved = [np.sum(saved, axis=0)]
             for grad, value in zip(grads, saved, strict=False):
-                as_legacy(grad)[:] = mx.nd.array(value, dtype=grad.dtype)
+                to_nd(grad)[:] = mx.nd.array(value, dtype=grad.dtype)
             for data in param.list_data():  # a step may follow before the next backward pass
                 mark_fresh(data, True)
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Return the state of one worker of a run that goes on with another number of them.
+        """Return the state of one worker of a run that continues with another number of them.
 
         The first worker gets the sum of the gradients that wait for a step, the others zeros.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gluon_svrg._mxnet import parameters_of, scales_losses, trained_parameters
+from gluon_svrg._mxnet.trainer import parameters_of, scales_losses, trained_parameters
 from gluon_svrg.arguments import check_integer, check_number
 from gluon_svrg.arrays.finite import NonFiniteDetector
 from gluon_svrg.arrays.replicas import by_device

@@ -8,8 +8,16 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import (
+    axis_of_classes,
+    expected_output,
+    forgotten_forward,
+    labels_are_probabilities,
+    labels_are_signed,
+    last_operator,
+)
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves
@@ -166,8 +174,8 @@ def _computed(
     is_third = _has_three_items(batch)
     hint = f"; the third item of the batch was taken as {_WEIGHTS}" if is_third else ""
     with (
-        _mxnet.forgotten_forward(net),
-        _mxnet.forgotten_forward(loss),
+        forgotten_forward(net),
+        forgotten_forward(loss),
         autograd.pause(train_mode=False),
     ):
         if all(isinstance(leaf, NDArray) for leaf in tree_leaves(batch)):  # NumPy's are exact
@@ -233,7 +241,7 @@ def _losses(
 
 
 def _way_out_for(loss: gluon.loss.Loss, label: object, pred: object) -> str:
-    is_of_classes = _mxnet.axis_of_classes(loss) is not None
+    is_of_classes = axis_of_classes(loss) is not None
     if is_of_classes and getattr(label, "shape", None) == getattr(pred, "shape", ()):
         return (
             "give labels that are one-hot, or probabilities, to SoftmaxCELoss(sparse_label=False), "
@@ -270,7 +278,7 @@ def _check_finite(parts: BatchParts, what: str) -> None:
         for leaf in tree_leaves(part):
             is_float = np.dtype(leaf.dtype).kind == "f" and leaf.stype == "default"
             # A sum is not finite if one number is not: copying the array would take longer.
-            if is_float and not np.isfinite(mx.nd.sum(_mxnet.as_legacy(leaf) * 0).asscalar()):
+            if is_float and not np.isfinite(mx.nd.sum(to_nd(leaf) * 0).asscalar()):
                 raise ValueError(
                     f"the {name} of {what}, {_kinds(leaf)}, has NaN or infinity: clean the data, "
                     f"or give a NaNGuardHandler, which watches the whole run{_OFF}"
@@ -281,15 +289,15 @@ def _check_labels(
     loss: gluon.loss.Loss, label: NumPyArray, weight: object, pred: object, what: str
 ) -> None:
     """Check the range of labels. MXNet takes the nearest class that there is."""
-    axis = _mxnet.axis_of_classes(loss)
+    axis = axis_of_classes(loss)
     if not isinstance(pred, NDArray) or not label.size:
         return
     if axis is not None:
         highest = pred.shape[axis] - 1
-    elif _mxnet.labels_are_probabilities(loss):
+    elif labels_are_probabilities(loss):
         highest = 1
     else:
-        if _mxnet.labels_are_signed(loss):
+        if labels_are_signed(loss):
             _check_signed(loss, label, weight, what)
         return
     lowest, greatest = label.min(), label.max()
@@ -388,10 +396,10 @@ def _leaves_nan(estimator: Run) -> bool:
 
 def _check_outputs(net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, pred: Any) -> None:
     """Check that softmax, sigmoid and logarithm are applied once: by the network or the loss."""
-    expected = _mxnet.expected_output(loss)
+    expected = expected_output(loss)
     if expected is None or not isinstance(pred, NDArray) or not pred.size:
         return
-    name, outputs = type(loss).__name__, _mxnet.as_legacy(pred)
+    name, outputs = type(loss).__name__, to_nd(pred)
     low, high = (float(f(outputs).asscalar()) for f in (mx.nd.min, mx.nd.max))
     between = f"the outputs of the network are from {low:.3g} to {high:.3g}"
     way_out = ""
@@ -439,8 +447,8 @@ def _are_probabilities(outputs: NDArray, low: float, high: float, axis: int) -> 
 def _squashing_operator(net: gluon.Block, parts: BatchParts) -> str:
     """Return 'sigmoid' or 'softmax' if the network ends in it, else ''."""
     try:
-        with _mxnet.forgotten_forward(net), autograd.record(train_mode=False):
-            node = _mxnet.last_operator(call_network(net, parts.data))
+        with forgotten_forward(net), autograd.record(train_mode=False):
+            node = last_operator(call_network(net, parts.data))
     except Exception:  # a part that MXNet does not record, such as an autograd.Function
         return ""
     name = node["op"].lower() + node.get("attrs", {}).get("act_type", "")
@@ -452,7 +460,7 @@ def _warn_of_scale(estimator: Run, loss: gluon.loss.Loss, parts: BatchParts, fir
     if type(loss) is not gluon.loss.SoftmaxCELoss or not isinstance(parts.data, NDArray):
         return
     if first > _MOST_FIRST_LOSS and parts.data.stype == "default":
-        data = _mxnet.as_legacy(parts.data)
+        data = to_nd(parts.data)
         estimator.logger.warning(
             "the loss of the first batch is %.3g: the data, from %.3g to %.3g, are probably not "
             "scaled; divide by the largest value, or normalize to mean 0 and deviation 1",
@@ -471,7 +479,7 @@ def _look_at_training(estimator: Run, batch: object) -> None:
     net, loss = estimator.net, estimator.loss
     parts, pred, losses = _look_at(estimator, net, loss, batch, "the first batch")
     _check_whole_labels(estimator, loss, estimator.data, pred)
-    first = float(mx.nd.mean(_mxnet.as_legacy(losses)).asscalar())
+    first = float(mx.nd.mean(to_nd(losses)).asscalar())
     _warn_of_scale(estimator, loss, parts, first)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from gluon_svrg._mxnet import optimizer_of
+from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import (
     BatchBegin,

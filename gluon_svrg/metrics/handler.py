@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 import mxnet as mx
-from gluon_svrg._mxnet import reason_of
+from gluon_svrg._mxnet.symbol import reason_of
 from gluon_svrg.arrays.encoding import data_from_bytes, data_to_bytes
 from gluon_svrg.batch.parts import weight_in
 from gluon_svrg.batch.processor import BatchProcessor

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
+from gluon_svrg._mxnet.metric import takes_extra_outputs
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, sample_axis, slice_samples, with_axis
@@ -69,9 +70,9 @@ def outputs_of(
             share = partial(slice_samples, rows=slice(begin, end), batch_axis=batch_axis)
             weights.append(tree_map(lambda array: array.copy(), tree_map(share, weight)))
     return Outputs(
-        [tree_map(lambda array: as_legacy(array).copy(), item) for item in label],
+        [tree_map(lambda array: to_nd(array).copy(), item) for item in label],
         [tree_map(_as_legacy, item) for item in pred],
-        [with_axis(as_legacy(item)) for item in loss],
+        [with_axis(to_nd(item)) for item in loss],
         weights,
     )
 
@@ -118,8 +119,8 @@ def pairs(metric: mx.metric.EvalMetric, outputs: Outputs) -> Iterator[Pair]:
             continue
         labels, preds = _chosen(metric, label, pred)
         every = list(_named(label, "label"))
-        extra = getattr(metric, "_allow_extra_outputs", False)
-        for (name, one), other in zip(labels.items(), preds.values(), strict=not extra):
+        is_strict = not takes_extra_outputs(metric)
+        for (name, one), other in zip(labels.items(), preds.values(), strict=is_strict):
             yield Pair(one, other, _weight_of(weight, every.index(name), len(every)))
 
 
@@ -188,7 +189,7 @@ def bytes_in(outputs: Outputs) -> int:
 
 def _as_legacy(value: object) -> object:
     """Return an array as an NDArray; anything else, which a user's metric may take, as it is."""
-    return as_legacy(value) if isinstance(value, NDArray) else value
+    return to_nd(value) if isinstance(value, NDArray) else value
 
 
 def _arrays_in(item: object) -> list[Any]:
@@ -227,7 +228,7 @@ def _weight_of(weight: Any, index: int, number: int) -> Any:
 
 def _for_metric(metric: mx.metric.EvalMetric, arrays: Sequence[Any]) -> list[Any]:
     """Return the arrays for a metric: MXNet's own take NDArrays, in its NumPy mode, too."""
-    kind = as_legacy if type(metric).__module__ == "mxnet.metric" else as_current
+    kind = to_nd if type(metric).__module__ == "mxnet.metric" else to_active_mode
     return [kind(array) if isinstance(array, NDArray) else array for array in arrays]
 
 

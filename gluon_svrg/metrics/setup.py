@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import mxnet as mx
-from gluon_svrg._mxnet import suggested_metric
+from gluon_svrg._mxnet.estimator import suggested_metric
 from gluon_svrg.metrics.readers import stop_watching
 from mxnet.metric import EvalMetric
 

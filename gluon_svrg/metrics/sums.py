@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import axis_of_classes, expected_output, labels_are_signed
+from gluon_svrg._mxnet.block import axis_of_classes, expected_output, labels_are_signed
+from gluon_svrg._mxnet.metric import binary_counts, set_correlation
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.nested import as_numpy
 from mxnet.metric import EvalMetric
@@ -195,7 +196,7 @@ class Confusion(Sums):
     def show(self, metric: Any, total: NumPyArray) -> None:
         """Let the metric have the figure and the counts."""
         super().show(metric, total)
-        counts = getattr(metric, "metrics", None) or metric._metrics
+        counts = binary_counts(metric)
         names = ("true_positives", "false_positives", "false_negatives", "true_negatives")
         for name, value in zip(names, total, strict=True):
             setattr(counts, name, _plain(value))
@@ -240,12 +241,10 @@ class Moments(Sums):
         return total[5] / root if root else math.nan, float(total[0])
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the figure; one of average='micro' computes it from moments."""
+        """Let the metric have the figure, also one of average='micro'."""
         super().show(metric, total)
         if metric.average == "micro":
-            figure, _ = self.figure(total)
-            metric._conv, metric._sse_p, metric._sse_l = figure, 1.0, 1.0
-            metric._pred_nums = metric._label_nums = 2
+            set_correlation(metric, self.figure(total)[0])
 
 
 class ClassCounts(Sums):

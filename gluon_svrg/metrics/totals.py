@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
+from gluon_svrg._mxnet.metric import function_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves
 from gluon_svrg.arrays.samples import num_samples
@@ -216,9 +217,9 @@ def _on_host(arrays: Sequence[NDArray]) -> Any:
 
 def _total_of_function(metric: Any, outputs: Outputs, batch_axis: int) -> NumPyArray | None:
     """Return the sum of a function's values, times the numbers of samples, and their sum."""
-    total = None
+    total, function = None, function_of(metric)
     for label, pred, _ in pairs(metric, outputs):
-        value = metric._feval(as_numpy(label), as_numpy(pred))
+        value = function(as_numpy(label), as_numpy(pred))
         if isinstance(value, tuple):
             part = np.array([_number(item) for item in value])
         else:

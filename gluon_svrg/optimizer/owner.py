@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.trainer import update_counts
 from mxnet.gluon import Parameter
 from mxnet.lr_scheduler import (
     CosineScheduler,
@@ -40,7 +40,7 @@ def check_is_free(optimizer: Optimizer, params: Sequence[Parameter]) -> None:
     if not belongs_to(optimizer, params):
         names = [param.name for param in optimizer.param_dict.values()]
         names = names or list(optimizer.idx2name.values())  # of a Module
-        is_used = any(_mxnet.update_counts(optimizer).values())
+        is_used = any(update_counts(optimizer).values())
         has_names = bool(names) and names != [param.name for param in params]
         if optimizer.param_dict or is_used or has_names:
             name = type(optimizer).__name__

@@ -18,8 +18,19 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
-from gluon_svrg._mxnet import updates_on_kvstore as updates_on_kvstore
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import has_data, list_data, parameters_by_structure
+from gluon_svrg._mxnet.trainer import (
+    UPDATE_COUNTS,
+    contexts_of,
+    forget_kvstore,
+    has_kvstore_that_updates,
+    optimizer_of,
+    parameters_of,
+    set_update_counts,
+    updaters_in_use,
+    updates_on_kvstore as updates_on_kvstore,
+)
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.encoding import (
     decode,
@@ -51,7 +62,7 @@ _NOT_SAVED = frozenset(
         "allow_np_array",
         "_loaded_update_count",
         "_unchecked_exempt",
-        *_mxnet.UPDATE_COUNTS,
+        *UPDATE_COUNTS,
     }
 )
 
@@ -220,8 +231,8 @@ class TrainerStates:
     ) -> bool:
         """Return whether `optimizer` would make such states, nested so and of these shapes."""
         for index, encoded in self.meta["states"]["dict"]:
-            if _mxnet.has_data(params[index]):
-                weight = _mxnet.as_legacy(_mxnet.list_data(params[index])[0])
+            if has_data(params[index]):
+                weight = to_nd(list_data(params[index])[0])
                 new = optimizer.create_state_multi_precision(index, weight)
                 if _form_of(new) != _form_of_encoded(encoded, self.arrays):
                     return False
@@ -257,7 +268,7 @@ class TrainerStates:
             if value and not keeps_schedule:
                 vars(owner).update(value)
         devices = {context.device_id for context in contexts}
-        _mxnet.set_update_counts(optimizer, counts, devices)
+        set_update_counts(optimizer, counts, devices)
 
     def _attributes(
         self, saved: Mapping[str, Any], owner: object, context: mx.Context
@@ -311,7 +322,7 @@ def shape_fits(param: Parameter, shape: Sequence[int]) -> bool:
 
 def warn_unsaved_schedule(trainer: Trainer) -> None:
     """Log the attributes of the lr_scheduler that no checkpoint and no file can hold."""
-    schedule: Any = _mxnet.optimizer_of(trainer).lr_scheduler
+    schedule: Any = optimizer_of(trainer).lr_scheduler
     for owner in [schedule, *nested_schedules(schedule).values()] if schedule is not None else []:
         for name, value in getattr(owner, "__dict__", {}).items():
             if not (is_data(value) or has_only_functions(value)):
@@ -331,7 +342,7 @@ def structural_names(net: Block, params: Iterable[Parameter]) -> list[str]:
     other parameter names, and a trainer sorts by them (``dense10`` comes before ``dense9``);
     structural names stay the same.
     """
-    places = {id(param): name for name, param in _mxnet.parameters_by_structure(net).items()}
+    places = {id(param): name for name, param in parameters_by_structure(net).items()}
     return [places.get(id(param), param.name) for param in params]
 
 
@@ -343,9 +354,9 @@ def names_by_structure(net: Block, params: Iterable[Parameter]) -> dict[str, str
 
 def trainer_states(trainer: Trainer) -> TrainerStates:
     """Return the states of `trainer`, any `gluon.Trainer`."""
-    updater, *_ = _mxnet.updaters_in_use(trainer)
-    params = _mxnet.parameters_of(trainer)
-    return TrainerStates.of(_mxnet.optimizer_of(trainer), updater.states, params)
+    updater, *_ = updaters_in_use(trainer)
+    params = parameters_of(trainer)
+    return TrainerStates.of(optimizer_of(trainer), updater.states, params)
 
 
 def load_states(
@@ -359,15 +370,15 @@ def load_states(
     Its optimizer keeps the attributes in `keep` and, with `keeps_schedule`, its lr_scheduler's.
     Raises as :meth:`TrainerStates.check` and :func:`trainer_states` do; nothing is changed then.
     """
-    updaters = _mxnet.updaters_in_use(trainer)
-    optimizer = _mxnet.optimizer_of(trainer)
-    params = _mxnet.parameters_of(trainer)
+    updaters = updaters_in_use(trainer)
+    optimizer = optimizer_of(trainer)
+    params = parameters_of(trainer)
     try:
         states.check(optimizer, params)
         if not states.have_the_form_of(optimizer, params):
             raise DamagedError("its states are not of the form that this optimizer gives them")
         new = [states.updater_states() for _ in updaters]
-        states.apply(optimizer, _mxnet.contexts_of(trainer), keep, keeps_schedule)
+        states.apply(optimizer, contexts_of(trainer), keep, keeps_schedule)
     except (ValueError, OSError):
         raise
     except DAMAGED as e:  # the file was edited
@@ -381,8 +392,8 @@ def load_states(
 
 def refresh_kvstore(trainer: Trainer) -> None:
     """Give the current weights to a kvstore that runs the optimizer; the states stay."""
-    if not _mxnet.has_kvstore_that_updates(trainer):
+    if not has_kvstore_that_updates(trainer):
         return
     states = trainer_states(trainer)
-    _mxnet.forget_kvstore(trainer)
+    forget_kvstore(trainer)
     load_states(trainer, states)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import is_fresh, storage_types
 from gluon_svrg.arguments import check_number
 from gluon_svrg.arrays.batch import is_empty
 from gluon_svrg.svrg.gradient import FullGradient
@@ -109,8 +110,8 @@ def mean_batch_gradient(
         datas, grads = param.list_data(), param.list_grad()
         total = mx.nd.zeros(grads[0].shape, grads[0].ctx, "float64")
         for data, grad in zip(datas, grads, strict=True):
-            if param.name in used or param.grad_req == "add" or _mxnet.is_fresh(data):
-                dense = _mxnet.as_legacy(grad).tostype("default")
+            if param.name in used or param.grad_req == "add" or is_fresh(data):
+                dense = to_nd(grad).tostype("default")
                 total += dense.as_in_context(total.context).astype("float64")
         totals[param.name] = total
     workers.all_reduce(list(totals.values()))
@@ -128,7 +129,7 @@ def match_storage_types(
     converted = {}
     for param in params:
         mean = means[param.name]
-        _, stype = _mxnet.storage_types(param)
+        _, stype = storage_types(param)
         converted[param.name] = mean if mean.stype == stype else mean.tostype(stype)
     return converted
 

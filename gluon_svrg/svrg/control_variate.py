@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import is_fresh, list_data, mark_fresh
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.row_sparse import is_row_sparse, set_to_zero
@@ -269,8 +270,8 @@ def by_parameter(
     return {
         param.name: [
             mean.as_in_context(data.ctx).astype(data.dtype, copy=False)
-            for mean in [_mxnet.as_legacy(means[param.name])]
-            for data in _mxnet.list_data(param)  # a frozen one has no gradient
+            for mean in [to_nd(means[param.name])]
+            for data in list_data(param)  # a frozen one has no gradient
         ]
         for param in params
     }
@@ -283,12 +284,12 @@ def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> set[
     """
     stale = set()
     for param in params:
-        data = _mxnet.list_data(param)[device]
-        if not _mxnet.is_fresh(data):
+        data = list_data(param)[device]
+        if not is_fresh(data):
             stale.add(param.name)
             if clears and param.grad_req == "write":
                 set_to_zero(param.list_grad()[device])
-        _mxnet.mark_fresh(data, False)
+        mark_fresh(data, False)
     return stale
 
 

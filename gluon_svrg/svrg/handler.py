@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg import _mxnet, events
+from gluon_svrg import events
+from gluon_svrg._mxnet.trainer import parameters_of
 from gluon_svrg.arguments import explains_unknown
 from gluon_svrg.events import Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
@@ -202,4 +203,4 @@ class SVRGHandler(
         self._controller.load_state_dict(state, self._names(estimator), estimator.context)
 
     def _names(self, estimator: Run) -> dict[str, str]:
-        return names_by_structure(estimator.net, _mxnet.parameters_of(self._controller.trainer))
+        return names_by_structure(estimator.net, parameters_of(self._controller.trainer))

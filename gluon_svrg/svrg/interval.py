@@ -7,7 +7,8 @@ import numbers
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import is_fresh, list_data
+from gluon_svrg._mxnet.trainer import parameters_of
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.arrays.replicas import distinct_replicas
@@ -174,7 +175,7 @@ class Interval:
         return cls(
             run.net,
             backward_of(run),
-            [param.name for param in _mxnet.parameters_of(run.trainer)],
+            [param.name for param in parameters_of(run.trainer)],
             gradient_table=gradient_table,
             table_memory=table_memory,
             lock=lock,
@@ -538,8 +539,8 @@ def _check_against_network(gradient: BatchGradient, net: gluon.Block, index: int
         own = params[name]
         if own.grad_req != "write":  # it may hold other batches' too
             continue
-        for kept, grad, data in zip(grads, own.list_grad(), _mxnet.list_data(own), strict=True):
-            if _mxnet.is_fresh(data):
+        for kept, grad, data in zip(grads, own.list_grad(), list_data(own), strict=True):
+            if is_fresh(data):
                 largest, apart = max_abs_values(kept, grad)
                 scale, difference = max(scale, largest), max(difference, apart)
     if difference > 0.01 * scale:

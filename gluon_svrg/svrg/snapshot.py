@@ -8,7 +8,20 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import check_mode
+from gluon_svrg._mxnet.block import (
+    BlockState,
+    arrays_of,
+    full_data,
+    has_data,
+    has_shape,
+    is_fresh,
+    list_data,
+    mark_fresh,
+    override_row_source,
+    set_arrays,
+    storage_types,
+)
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
@@ -65,7 +78,7 @@ class Snapshot:
         self._was_reached = False
         self._layout: Mapping[str, tuple[object, ...]] = {}
         self._contexts: list[mx.Context] = []
-        self._blocks: list[_mxnet.BlockState] = []
+        self._blocks: list[BlockState] = []
         self._add = FusedFunction(lambda total, grad: total + mx.sym.cast(grad, dtype="float64"))
 
     def take(self) -> None:
@@ -80,7 +93,7 @@ class Snapshot:
             initialised outside of MXNet's NumPy mode, which is on now, or the other way around.
         """
         self._collect_params()
-        _mxnet.check_kind(self.net)
+        check_mode(self.net)
         for param in self._params.values():
             _check_is_ready(param)
         layout = {
@@ -89,7 +102,7 @@ class Snapshot:
         }
         if layout == self._layout:
             for name, param in self._params.items():
-                for copy, data in zip(self._data[name], _mxnet.full_data(param), strict=True):
+                for copy, data in zip(self._data[name], full_data(param), strict=True):
                     data.copyto(copy)
             return
         self._layout = layout
@@ -251,11 +264,11 @@ class Snapshot:
         samples = _count_samples(losses, self._contexts)
         for name, grads in self._grads.items():
             for data, grad, count in zip(self._arrays_of(name), grads, samples, strict=True):
-                if _mxnet.is_fresh(data) and count:
+                if is_fresh(data) and count:
                     self._was_reached = True
                 else:  # the buffer still holds an earlier batch's
                     set_to_zero(grad)
-                _mxnet.mark_fresh(data, False)
+                mark_fresh(data, False)
         return BatchGradient(self._grads, samples)
 
     @contextmanager
@@ -266,13 +279,13 @@ class Snapshot:
         kvstore, and a copy rebuilt from its symbol excludes plain Blocks, Python control flow and
         losses that look at the network.
         """
-        own = [(param, *_mxnet.arrays_of(param)) for param in self._params.values()]
+        own = [(param, *arrays_of(param)) for param in self._params.values()]
         entered, ends = [], []
         try:
             for name, param in self._params.items():
-                _mxnet.set_arrays(param, self._arrays_of(name), self._grads.get(name))
+                set_arrays(param, self._arrays_of(name), self._grads.get(name))
                 if name in self._pulled:
-                    ends.append(_mxnet.override_row_source(param, self._data[name]))
+                    ends.append(override_row_source(param, self._data[name]))
             for state in self._blocks:
                 entered.append(state)
                 state.enter()
@@ -283,7 +296,7 @@ class Snapshot:
             for end in ends:
                 end()
             for param, data, grad in own:
-                _mxnet.set_arrays(param, data, grad)
+                set_arrays(param, data, grad)
 
     def _write_gradients_to(self, grads: dict[str, list[NDArray]]) -> None:
         """Let the copy's backward pass write into `grads`."""
@@ -311,7 +324,7 @@ class Snapshot:
         return self._pulled.get(name) or self._data[name]
 
     def _grad_stype(self, name: str) -> str:
-        return _mxnet.storage_types(self._params[name])[1]
+        return storage_types(self._params[name])[1]
 
     def _has_own_operator(self) -> bool:
         return any(state.has_own_operator() for state in self._blocks)
@@ -320,7 +333,7 @@ class Snapshot:
         """Return whether the network's gradient buffers hold nothing that a step still needs."""
         return not self._has_own_operator() and all(
             self._params[name].grad_req == "write"
-            and not any(map(_mxnet.is_fresh, _mxnet.list_data(self._params[name])))
+            and not any(map(is_fresh, list_data(self._params[name])))
             for name in self._grad_reqs
         )
 
@@ -341,13 +354,12 @@ class Snapshot:
 
     def _allocate(self) -> None:
         self._data = {
-            name: [data.copy() for data in _mxnet.full_data(param)]
-            for name, param in self._params.items()
+            name: [data.copy() for data in full_data(param)] for name, param in self._params.items()
         }
         self._pulled = {
             name: [zeros_for(data, "row_sparse") for data in self._data[name]]
             for name, param in self._params.items()
-            if _mxnet.storage_types(param)[0] == "row_sparse"
+            if storage_types(param)[0] == "row_sparse"
         }
         self._grads, self._fixed_grads = {}, {}
         self._grad_reqs = {
@@ -359,19 +371,19 @@ class Snapshot:
         # A Block that is used twice is visited twice, and is one Block all the same.
         blocks: dict[int, gluon.Block] = {}
         self.net.apply(lambda block: blocks.setdefault(id(block), block))
-        self._blocks = [_mxnet.BlockState(block) for block in blocks.values()]
+        self._blocks = [BlockState(block) for block in blocks.values()]
 
 
 def _check_is_ready(param: gluon.Parameter) -> None:
-    stype, grad_stype = _mxnet.storage_types(param)
+    stype, grad_stype = storage_types(param)
     if "csr" in (stype, grad_stype):
         raise ValueError(
             f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: SVRG "
             "takes dense and row_sparse weights and gradients; make it with stype='default' and "
             "grad_stype='row_sparse'"
         )
-    if not _mxnet.has_data(param):
-        state = "is not initialised" if _mxnet.has_shape(param) else "has no shape yet"
+    if not has_data(param):
+        state = "is not initialised" if has_shape(param) else "has no shape yet"
         raise RuntimeError(
             f"parameter {param.name!r} {state}: call net.initialize(), and run one batch through "
             "the network if its layers infer their shapes, before a snapshot is taken"

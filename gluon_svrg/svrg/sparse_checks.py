@@ -6,7 +6,13 @@ import logging
 from collections.abc import Mapping
 
 import mxnet as mx
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import storage_types
+from gluon_svrg._mxnet.trainer import (
+    kvstore_arguments,
+    optimizer_of,
+    takes_row_sparse,
+    trained_parameters,
+)
 from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.optimizer import NAG, Optimizer
@@ -29,7 +35,7 @@ def check_row_sparse(trainer: Trainer, coefficient: object, mode: str) -> None:
     mode : 'exact' or 'sparse'
         See :class:`gluon_svrg.svrg.row_correction.RowCorrection`.
     """
-    params = [p for p in _mxnet.trained_parameters(trainer) if _has_sparse_gradient(p)]
+    params = [p for p in trained_parameters(trainer) if _has_sparse_gradient(p)]
     if not params:
         return
     name = params[0].name
@@ -87,7 +93,7 @@ def check_run_with_rows(
     check_row_sparse(trainer, coefficient, mode)
     if mode == "exact" or max_variance_ratio is None:
         return
-    for param in _mxnet.trained_parameters(trainer):
+    for param in trained_parameters(trainer):
         if _has_sparse_gradient(param):
             raise ValueError(
                 f"max_variance_ratio={max_variance_ratio} is compared with the variance ratio of "
@@ -115,7 +121,7 @@ def warn_of_other_batches(
     why_not = data.reason_not_repeatable()
     # A full pass over indexed batches uses those of its own epoch.
     is_of_its_epoch = update_freq == 1 and data.is_indexed
-    has_rows = any(map(_has_sparse_gradient, _mxnet.trained_parameters(trainer)))
+    has_rows = any(map(_has_sparse_gradient, trained_parameters(trainer)))
     if has_rows and why_not and not is_of_its_epoch:
         logger.warning(
             "sparse_correction='sparse' divides by the share of the batches that have a row, "
@@ -127,17 +133,17 @@ def warn_of_other_batches(
 
 
 def _has_sparse_gradient(param: Parameter) -> bool:
-    return _mxnet.storage_types(param)[1] == "row_sparse"
+    return storage_types(param)[1] == "row_sparse"
 
 
 def _check_kvstore(trainer: Trainer, name: str) -> None:
-    kvstore, compression = _mxnet.kvstore_arguments(trainer)
+    kvstore, compression = kvstore_arguments(trainer)
     if compression:
         raise ValueError(
             f"the gradient of {name!r} is row_sparse, and the kvstore {kvstore!r} compresses "
             f"dense gradients only: leave out compression_params={compression!r}, or {_DENSE}"
         )
-    if not _mxnet.takes_row_sparse(kvstore):
+    if not takes_row_sparse(kvstore):
         raise ValueError(
             f"the gradient of {name!r} is row_sparse, and the kvstore "
             f"{type(kvstore).__name__} adds up dense gradients only: give kvstore='device', or "
@@ -146,13 +152,13 @@ def _check_kvstore(trainer: Trainer, name: str) -> None:
 
 
 def _check_optimizer(trainer: Trainer, param: Parameter, mode: str) -> None:
-    optimizer = _mxnet.optimizer_of(trainer)
+    optimizer = optimizer_of(trainer)
     kind = type(optimizer).__name__
     is_lazy = bool(getattr(optimizer, "lazy_update", False))
     # MXNet's other optimizers raise in the kvstore's callback, where the error is lost, or they
     # touch all rows.
     are_updated = isinstance(optimizer, mx.optimizer.SGD | mx.optimizer.Adam) and is_lazy
-    if _mxnet.storage_types(param)[0] == "row_sparse" and not are_updated:
+    if storage_types(param)[0] == "row_sparse" and not are_updated:
         raise ValueError(
             f"the weights of {param.name!r} are row_sparse, and {kind} cannot update them: "
             "give 'sgd' or 'adam' with lazy_update=True, or make the parameter with "

@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_legacy
+from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
@@ -113,7 +113,7 @@ class GradientTable:
         if self._freed is not None:
             raise ValueError(
                 "the gradient table is empty: its run has ended, and only its counts are left; "
-                "look at it while the run goes on, in a handler"
+                "look at it during the run, in a handler"
             )
         if not 0 <= index < len(self):
             raise ValueError(
@@ -174,7 +174,7 @@ class GradientTable:
             for x, r in (
                 (part.reshape(-1).astype("float64"), self._weights_for(part))
                 for array in arrays
-                for part in _stored(as_legacy(array))
+                for part in _stored(to_nd(array))
             )
         ]
 

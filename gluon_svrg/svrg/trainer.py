@@ -10,6 +10,20 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import list_data, mark_fresh
+from gluon_svrg._mxnet.callbacks import callback_errors
+from gluon_svrg._mxnet.trainer import (
+    contexts_of,
+    halve_loss_scale,
+    has_fresh_gradient,
+    has_kvstore_that_updates,
+    legacy_gradients,
+    listed_parameters,
+    loss_scale_of,
+    scales_losses,
+    trained_parameters,
+    undo_step_scale,
+)
 from gluon_svrg.arguments import check_finite, explains_unknown
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
@@ -112,9 +126,9 @@ class SVRGTrainer(gluon.Trainer):
             _check_is_dict(optimizer_params)
             optimizer, optimizer_params = create(optimizer, **(optimizer_params or {})), None
         _check_is_optimizer(optimizer)
-        own = _mxnet.listed_parameters(params)
+        own = listed_parameters(params)
         check_is_free(optimizer, own)
-        _mxnet.undo_step_scale(optimizer, own)
+        undo_step_scale(optimizer, own)
         self.workers, self._all_reduce, kvstore = resolve_kvstore(kvstore)
         self._is_single_process = not self.workers.is_distributed
         on_kvstore = update_on_kvstore if self._is_single_process else False
@@ -174,7 +188,7 @@ class SVRGTrainer(gluon.Trainer):
     @property
     def loss_scale(self) -> float:
         """The present loss scale of MXNet's AMP; 1.0 without AMP."""
-        return _mxnet.loss_scale_of(self)
+        return loss_scale_of(self)
 
     def set_learning_rate(self, lr: float) -> None:
         """As `gluon.Trainer.set_learning_rate`; raises if `lr` is no finite number."""
@@ -182,7 +196,7 @@ class SVRGTrainer(gluon.Trainer):
 
     def lower_loss_scale(self) -> bool:
         """Halve :attr:`loss_scale`, after an overflow; return whether there is one to halve."""
-        return _mxnet.halve_loss_scale(self)
+        return halve_loss_scale(self)
 
     def set_control_variate(
         self,
@@ -214,7 +228,7 @@ class SVRGTrainer(gluon.Trainer):
         check_sparse_correction(sparse_correction)
         if not isinstance(coefficient, OptimalCoefficient):
             coefficient = check_coefficient(coefficient)
-        _check_is_full_gradient(full_gradient, _mxnet.trained_parameters(self))
+        _check_is_full_gradient(full_gradient, trained_parameters(self))
         self.restore_control_variate(full_gradient, coefficient, sparse_correction)
 
     def restore_control_variate(
@@ -227,7 +241,7 @@ class SVRGTrainer(gluon.Trainer):
 
         Parameters whose ``grad_req`` has changed since the snapshot may be missing.
         """
-        if full_gradient.loss_scale is None and _mxnet.scales_losses(self):
+        if full_gradient.loss_scale is None and scales_losses(self):
             # The gradients in a table would be taken for ones with the scale of a later step.
             raise ValueError(
                 "this trainer scales its losses (MXNet's AMP), and the full gradient does not say "
@@ -303,7 +317,7 @@ class SVRGTrainer(gluon.Trainer):
             )
         samples = self._total_samples(samples)
         used = [] if self.control_variate.is_idle else [p.name for p in self._corrected_params()]
-        means = mean_batch_gradient(_mxnet.trained_parameters(self), used, samples, self.workers)
+        means = mean_batch_gradient(trained_parameters(self), used, samples, self.workers)
         return FullGradient(means, samples, self.loss_scale, is_of_all_workers=True)
 
     def _check_can_be_corrected(self, snapshot_gradient: BatchGradient) -> None:
@@ -326,7 +340,7 @@ class SVRGTrainer(gluon.Trainer):
         # A parameter that was frozen at the snapshot has no full gradient: until the next snapshot
         # its gradient stays the plain one, which is unbiased too.
         known = self.full_gradient or {}
-        return [param for param in _mxnet.trained_parameters(self) if param.name in known]
+        return [param for param in trained_parameters(self) if param.name in known]
 
     def synchronize(self, net: gluon.Block | None = None, *, recheck: bool = False) -> None:
         """Give all workers the first one's weights and running statistics, once.
@@ -420,11 +434,11 @@ class SVRGTrainer(gluon.Trainer):
         """
         if self.is_corrected or self._is_reduced:
             self._mark_corrected_gradients(fresh=True)
-        return sync_stale_gradients(_mxnet.trained_parameters(self), self.workers)
+        return sync_stale_gradients(trained_parameters(self), self.workers)
 
     def has_waiting_gradient(self) -> bool:
         """Return whether the network has gradients of a backward pass that no step has used."""
-        return _mxnet.has_fresh_gradient(self)
+        return has_fresh_gradient(self)
 
     def _check_is_corrected(self) -> None:
         if self.full_gradient is not None and not self.is_corrected:
@@ -437,7 +451,7 @@ class SVRGTrainer(gluon.Trainer):
     def _init_params(self) -> None:
         # It reads and writes running statistics on several contexts: with static_shape MXNet does
         # not order that after the backward pass, which may still be writing them.
-        if len(_mxnet.contexts_of(self)) > 1:
+        if len(contexts_of(self)) > 1:
             mx.nd.waitall()
         super()._init_params()
 
@@ -491,7 +505,7 @@ class SVRGTrainer(gluon.Trainer):
         self._check_is_corrected()
         self.is_corrected, self._is_reduced = False, True
         has_one_gradient = self._is_single_process and len(self._contexts) == 1
-        on_kvstore = _mxnet.has_kvstore_that_updates(self)
+        on_kvstore = has_kvstore_that_updates(self)
         unused = []
         if not has_one_gradient or on_kvstore or self._ignores_stale:
             unused = self.zero_stale_gradients()  # else `_update` looks for them
@@ -504,27 +518,27 @@ class SVRGTrainer(gluon.Trainer):
             )
         if self._is_single_process:
             # A kvstore that runs the optimizer calls it back from C++.
-            left_out = _mxnet.left_out(self, unused) if unused else nullcontext()
-            with _mxnet.callback_errors(), left_out:
+            left_out = _mxnet.trainer.left_out(self, unused) if unused else nullcontext()
+            with callback_errors(), left_out:
                 super()._allreduce_grads()
             return
         super()._allreduce_grads()
-        trained = _mxnet.trained_parameters(self)
+        trained = trained_parameters(self)
         all_reduce_gradients(
-            trained, self._all_reduce, self._fp16, may_overflow=_mxnet.scales_losses(self)
+            trained, self._all_reduce, self._fp16, may_overflow=scales_losses(self)
         )
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         # Corrected gradients are all to be used, those that the backward pass did not reach too.
         self._is_reduced = False
         self._mark_corrected_gradients(fresh=True)
-        on_kvstore = _mxnet.has_kvstore_that_updates(self)  # which has taken the step
-        with _mxnet.legacy_gradients(self) if _mxnet.scales_losses(self) else nullcontext():
+        on_kvstore = has_kvstore_that_updates(self)  # which has taken the step
+        with legacy_gradients(self) if scales_losses(self) else nullcontext():
             super()._update(ignore_stale_grad or on_kvstore)
         self._mark_corrected_gradients(fresh=False)
         # Neither a kvstore that updates nor a step that an overflow has left out marks them.
-        if on_kvstore or _mxnet.scales_losses(self):
-            for param in _mxnet.trained_parameters(self):
+        if on_kvstore or scales_losses(self):
+            for param in trained_parameters(self):
                 _mark(param, False)
 
     def _mark_corrected_gradients(self, fresh: bool) -> None:
@@ -534,8 +548,8 @@ class SVRGTrainer(gluon.Trainer):
 
 
 def _mark(param: gluon.Parameter, fresh: bool) -> None:
-    for data in _mxnet.list_data(param):
-        _mxnet.mark_fresh(data, fresh)
+    for data in list_data(param):
+        mark_fresh(data, fresh)
 
 
 def _check_is_dict(optimizer_params: object) -> None:

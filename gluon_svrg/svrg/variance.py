@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg._mxnet import as_legacy
+from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.locks import MaskLock
@@ -247,7 +247,7 @@ class VarianceMeter:
 def _sum(grads: Sequence[NDArray]) -> NDArray:
     """Return the sum over the devices: flat, float64, on the first of them."""
     # The variance of a row_sparse gradient, too, is that of all elements.
-    dense = [g.tostype("default") if is_row_sparse(g) else as_legacy(g) for g in grads]
+    dense = [g.tostype("default") if is_row_sparse(g) else to_nd(g) for g in grads]
     flat = [g.reshape(-1).astype("float64").as_in_context(grads[0].ctx) for g in dense]
     return mx.nd.add_n(*flat)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_current, as_legacy
+from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
 from gluon_svrg.arrays.samples import num_samples, sample_axis
@@ -198,6 +198,6 @@ def _resized(batch: object, size: int, batch_axis: int) -> Any:
             )
         axis = sample_axis(array, batch_axis)
         index = mx.nd.array(rows, array.ctx, "int64")
-        return as_current(mx.nd.take(as_legacy(array), index, axis=axis))
+        return to_active_mode(mx.nd.take(to_nd(array), index, axis=axis))
 
     return tree_map(resize, batch)

@@ -11,7 +11,25 @@ from functools import cache
 from typing import Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import check_mode, mode_of_thread
+from gluon_svrg._mxnet.block import (
+    has_data,
+    has_gradient,
+    has_shape,
+    is_fresh,
+    list_data,
+    mark_fresh,
+    own_graphs,
+)
+from gluon_svrg._mxnet.trainer import (
+    contexts_of,
+    forget_kvstore,
+    forget_states,
+    has_kvstore,
+    optimizer_of,
+    parameters_of,
+    trained_parameters,
+)
 from gluon_svrg.batch.backward import from_plain, needs_epoch_begin, to_plain
 from gluon_svrg.batch.processor import fit_batch
 from gluon_svrg.batch.processor_state import BatchProcessorStateHandler
@@ -115,13 +133,13 @@ def check_arguments(estimator: Run, data: object, what: str) -> None:
             "same arguments as MXNet's"
         )
     check_data(data, "data")
-    _mxnet.check_kind(estimator.net)
+    check_mode(estimator.net)
     if estimator.workers.is_distributed:
         raise ValueError(
             f"{what} works in one process, but there are {estimator.workers.size} workers: call it "
             "in another script, without mpiexec, and use its result here"
         )
-    if not _mxnet.trained_parameters(estimator.trainer):
+    if not trained_parameters(estimator.trainer):
         raise ValueError(
             "no parameter is trained: the trainer has none whose grad_req is not 'null'; let a "
             "layer train, layer.collect_params().setattr('grad_req', 'write')"
@@ -159,7 +177,7 @@ def rolled_back(
     whose states cannot be read. So those of this thread do not change.
     """
     cancelled = threading.Event()
-    take_mode, context = _mxnet.mode_of_thread(), mx.Context(mx.current_context())
+    take_mode, context = mode_of_thread(), mx.Context(mx.current_context())
 
     def in_thread() -> _Result:
         take_mode()
@@ -231,7 +249,7 @@ def _restored(run: Run, batch_axis: int) -> Iterator[None]:
     undo += [_gradients(run), remember_network(run)]
     run.batch_axis = batch_axis
     try:
-        with _mxnet.own_graphs(run.net, run.loss):
+        with own_graphs(run.net, run.loss):
             yield
     finally:
         mx.nd.waitall()
@@ -270,26 +288,26 @@ def _batch_processor(run: Run) -> Callable[[], None]:
 
 def _trainer(run: Run) -> Callable[[], None]:
     """Return a function that restores the optimizer, its states, and whether a kvstore exists."""
-    trainer, optimizer = run.trainer, _mxnet.optimizer_of(run.trainer)
+    trainer, optimizer = run.trainer, optimizer_of(run.trainer)
     names = set(vars(optimizer))
-    had_kvstore = _mxnet.has_kvstore(trainer)
-    params = _mxnet.parameters_of(trainer)
-    has_deferred = not all(_mxnet.has_shape(param) for param in params)
+    had_kvstore = has_kvstore(trainer)
+    params = parameters_of(trainer)
+    has_deferred = not all(has_shape(param) for param in params)
     # A parameter without a shape has no state, and MXNet creates no kvstore before it has one.
     states = TrainerStates.of(optimizer, {}, ()) if has_deferred else trainer_states(trainer)
     if not had_kvstore:
-        _mxnet.forget_kvstore(trainer)
+        forget_kvstore(trainer)
 
     def restore() -> None:
         if has_deferred:
-            states.apply(optimizer, _mxnet.contexts_of(trainer))
-            _mxnet.forget_states(trainer)
+            states.apply(optimizer, contexts_of(trainer))
+            forget_states(trainer)
         else:
             load_states(trainer, states)
         for name in set(vars(optimizer)) - names:
             del vars(optimizer)[name]
         if not had_kvstore:
-            _mxnet.forget_kvstore(trainer)
+            forget_kvstore(trainer)
 
     return restore
 
@@ -297,14 +315,14 @@ def _trainer(run: Run) -> Callable[[], None]:
 def _gradients(run: Run) -> Callable[[], None]:
     """Return a function that restores the gradients: a user may be about to accumulate them."""
     params: dict[int, Parameter] = {}
-    for param in [*run.net.collect_params().values(), *_mxnet.parameters_of(run.trainer)]:
-        if _mxnet.has_data(param) and _mxnet.has_gradient(param):
+    for param in [*run.net.collect_params().values(), *parameters_of(run.trainer)]:
+        if has_data(param) and has_gradient(param):
             params[id(param)] = param
     copies = [
         (
             param,
             [grad.copy() for grad in param.list_grad()],
-            [_mxnet.is_fresh(data) for data in _mxnet.list_data(param)],
+            [is_fresh(data) for data in list_data(param)],
         )
         for param in params.values()
     ]
@@ -314,7 +332,7 @@ def _gradients(run: Run) -> Callable[[], None]:
             # The current arrays: a change of grad_req creates new ones.
             for grad, copy in zip(param.list_grad(), grads, strict=True):
                 copy.copyto(grad)
-            for data, fresh in zip(_mxnet.list_data(param), are_fresh, strict=True):
-                _mxnet.mark_fresh(data, fresh)
+            for data, fresh in zip(list_data(param), are_fresh, strict=True):
+                mark_fresh(data, fresh)
 
     return restore

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import EventHandlers, Run
@@ -320,7 +321,7 @@ def _check(
             "never change"
         )
     check_number("divergence", divergence, "a multiple of the least loss", 1, above=True)
-    if _mxnet.optimizer_of(estimator.trainer).lr_scheduler is not None:
+    if optimizer_of(estimator.trainer).lr_scheduler is not None:
         raise ValueError(
             "the optimizer has an lr_scheduler, which would overrule the rates of the test: make "
             "the trainer without it, find the rate, and give it to the scheduler as base_lr, or "
@@ -385,5 +386,5 @@ def _trial(run: Run, dry_run: DryRun, rate: float, number: int) -> float:
 
 def _mean(losses: list[NDArray]) -> float:
     """Return the mean of the losses of all samples, on all devices."""
-    arrays: list[NumPyArray] = [_mxnet.as_legacy(loss).asnumpy().ravel() for loss in losses]
+    arrays: list[NumPyArray] = [to_nd(loss).asnumpy().ravel() for loss in losses]
     return float(np.mean(np.concatenate(arrays), dtype="float64"))

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.block import has_data, is_differentiable
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.workers import Workers
 from mxnet import gluon
@@ -19,9 +20,7 @@ def find_running_statistics(net: gluon.Block) -> list[list[NDArray]]:
     return [
         param.list_data()
         for param in net.collect_params().values()
-        if not _mxnet.is_differentiable(param)
-        and _mxnet.has_data(param)
-        and is_float(param.list_data()[0])
+        if not is_differentiable(param) and has_data(param) and is_float(param.list_data()[0])
     ]
 
 
@@ -54,7 +53,7 @@ def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> Non
     for number, arrays in enumerate(copies):
         mean = _mean([copy for worker in all_workers for copy in worker[number]])
         for array in arrays:
-            _mxnet.as_legacy(array)[:] = mx.nd.array(mean, array.ctx, mean.dtype)
+            to_nd(array)[:] = mx.nd.array(mean, array.ctx, mean.dtype)
 
 
 @contextmanager

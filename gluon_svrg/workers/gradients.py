@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import mxnet as mx
 from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import list_data, mark_fresh, storage_types
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.workers.base import Workers
@@ -89,7 +90,7 @@ def check_distributed_arguments(
             "it out, or pass {'type': 'fp16'}, which sends float16"
         )
     for param in params:
-        stype, grad_stype = _mxnet.storage_types(param)
+        stype, grad_stype = storage_types(param)
         if stype != "default" or grad_stype != "default":
             raise ValueError(
                 f"parameter {param.name!r} has stype {stype!r} and grad_stype {grad_stype!r}: "
@@ -157,8 +158,8 @@ def sync_stale_gradients(params: Sequence[Parameter], workers: Workers) -> list[
     list of Parameter
         The parameters that no backward pass on any worker has reached.
     """
-    copies = [_mxnet.list_data(param) for param in params]
-    fresh = [[_mxnet.is_fresh(data) for data in datas] for datas in copies]
+    copies = [list_data(param) for param in params]
+    fresh = [[_mxnet.block.is_fresh(data) for data in datas] for datas in copies]
     stale = [number for number, flags in enumerate(fresh) if not any(flags)]
     stale_on_workers = workers.all_gather_object(stale, "gradients that are stale")
     unused = set(stale).intersection(*stale_on_workers)
@@ -168,5 +169,5 @@ def sync_stale_gradients(params: Sequence[Parameter], workers: Workers) -> list[
         for data, grad, is_fresh in zip(copies[number], param.list_grad(), flags, strict=True):
             if not is_fresh and param.grad_req == "write":
                 set_to_zero(grad)
-            _mxnet.mark_fresh(data, number not in unused)
+            mark_fresh(data, number not in unused)
     return [params[number] for number in sorted(unused)]

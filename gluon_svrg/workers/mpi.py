@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, cast
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_legacy
+from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.workers.base import Workers
 from gluon_svrg.workers.errors import PeerError, WorkerError
@@ -186,7 +186,7 @@ class MPIWorkers(Workers):
                 values = np.frombuffer(received, like.dtype, like.size, begin).reshape(like.shape)
                 begin += like.nbytes
                 if not self.is_first:
-                    as_legacy(array)[:] = mx.nd.array(values, dtype=values.dtype)
+                    to_nd(array)[:] = mx.nd.array(values, dtype=values.dtype)
 
     # --- Sums ----------------------------------------------------------------------------------
 

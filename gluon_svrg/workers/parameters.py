@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import finish_initialization, has_data, is_differentiable, mark_fresh
 from gluon_svrg.workers.base import Workers
 from mxnet.gluon import Parameter
 
@@ -50,7 +50,7 @@ class InitialSync:
         chosen = {
             id(param): param
             for param in params
-            if id(param) not in self._done or (recheck and _mxnet.is_differentiable(param))
+            if id(param) not in self._done or (recheck and is_differentiable(param))
         }
         params = list(chosen.values())
         if not params:
@@ -58,7 +58,7 @@ class InitialSync:
         deferred = deferred_params(params, self._workers)
         sync_shapes(deferred, self._workers)
         deferred_ids = {id(param) for param in deferred}
-        ready = [param for param in params if _mxnet.has_data(param)]
+        ready = [param for param in params if has_data(param)]
         known = [param for param in ready if id(param) not in deferred_ids]
         values = b"".join(param.list_data()[0].asnumpy().tobytes() for param in known)
         digest = hashlib.sha256(values).hexdigest()
@@ -75,11 +75,11 @@ class InitialSync:
         It is too late if the first gradients were computed with different weights.
         """
         params = list(params)
-        without_data = [param for param in params if not _mxnet.has_data(param)]
+        without_data = [param for param in params if not has_data(param)]
         is_late = self.broadcast(params)
         for param in without_data:  # no sample here has reached it, so its gradient is zero
-            for data in param.list_data() if _mxnet.has_data(param) else ():
-                _mxnet.mark_fresh(data, True)
+            for data in param.list_data() if has_data(param) else ():
+                mark_fresh(data, True)
         if is_late:
             _logger.warning(
                 "the workers had different initial weights, so their first gradients do not fit "
@@ -91,7 +91,7 @@ class InitialSync:
 def deferred_params(params: Iterable[Parameter], workers: Workers) -> list[Parameter]:
     """Return the parameters whose initialisation is deferred on any worker: no shape is known."""
     params = list(params)
-    local = [number for number, param in enumerate(params) if not _mxnet.has_data(param)]
+    local = [number for number, param in enumerate(params) if not has_data(param)]
     numbers = set().union(*workers.all_gather_object(local, "parameters without a shape"))
     return [params[number] for number in sorted(numbers)]
 
@@ -110,17 +110,17 @@ def sync_shapes(params: Sequence[Parameter], workers: Workers) -> None:
     """
     if not params:
         return
-    local = [list(param.shape or ()) if _mxnet.has_data(param) else None for param in params]
+    local = [list(param.shape or ()) if has_data(param) else None for param in params]
     all_workers = workers.all_gather_object(local, "shapes")
     for param, shapes in zip(params, zip(*all_workers, strict=True), strict=True):
         shape = next((shape for shape in shapes if shape is not None), None)
-        if shape is not None and not _mxnet.has_data(param):
-            _mxnet.finish_initialization(param, shape)
+        if shape is not None and not has_data(param):
+            finish_initialization(param, shape)
 
 
 def broadcast_parameters(params: Iterable[Parameter], workers: Workers) -> None:
     """Copy parameters from the first context of worker 0 to all contexts of all workers."""
-    params = [param for param in params if _mxnet.has_data(param)]
+    params = [param for param in params if has_data(param)]
     if not params:
         return
     # Copies, because an array that a forward pass has left in oneDNN's layout cannot be sent.

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TypeGuard
 
-from gluon_svrg import _mxnet
 from gluon_svrg._compat import SIZES_OF_JOBS
+from gluon_svrg._mxnet.trainer import watch_plain_trainers
 from gluon_svrg.workers import lifecycle
 from gluon_svrg.workers.base import SingleProcess, Workers
 from gluon_svrg.workers.mpi import MPIWorkers
@@ -175,7 +175,7 @@ class _PlainStepCounter:
 
 @functools.cache  # once
 def _watch_plain_trainers() -> None:
-    _mxnet.watch_plain_trainers(_warn_of_plain_trainer, _PlainStepCounter().add)
+    watch_plain_trainers(_warn_of_plain_trainer, _PlainStepCounter().add)
 
 
 if _announced_size() > 1:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.array_mode import to_nd
+from gluon_svrg._mxnet.mapped_array import MappedArray
 from gluon_svrg._typing import NumPyArray
 from mxnet.ndarray import NDArray
 
@@ -36,7 +37,7 @@ class ArraySpec(NamedTuple):
         return cls(shape, math.prod(shape), dtype, array.stype, array.ctx)
 
 
-class _InPlace(_mxnet.MappedArray):
+class _InPlace(MappedArray):
     """An array on the CPU: its own memory is summed."""
 
     def write_back(self) -> None:
@@ -58,7 +59,7 @@ class _HostCopy:
     def write_back(self) -> None:
         """Write the copy, as it is now, into the array."""
         values = self._numbers.reshape(self._array.shape)
-        _mxnet.as_legacy(self._array)[:] = mx.nd.array(values, dtype=values.dtype)
+        to_nd(self._array)[:] = mx.nd.array(values, dtype=values.dtype)
 
 
 class Bucket(NamedTuple):

@@ -81,6 +81,7 @@ class F1(EvalMetric):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
 class MCC(EvalMetric):
+    _metrics: Any
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
 class PCC(EvalMetric):
@@ -102,6 +103,11 @@ class Perplexity(EvalMetric):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
 class PearsonCorrelation(EvalMetric):
+    _conv: float
+    _sse_p: float
+    _sse_l: float
+    _pred_nums: int
+    _label_nums: int
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
 class CustomMetric(EvalMetric):

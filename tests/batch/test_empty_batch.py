@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg import _mxnet
+from gluon_svrg._mxnet.block import is_fresh, mark_fresh
 from gluon_svrg.batch.backward import backward_of, shape_inference_of
 from gluon_svrg.batch.parts import count_samples
 from gluon_svrg.batch.processor import evaluate_batch, fit_batch
@@ -69,12 +69,12 @@ def test_gradients_are_zero(contexts):
     assert all(np.abs(grad).sum() > 0 for grad in gradients(run))
     for param in run.net.collect_params().values():
         for data in param.list_data():
-            _mxnet.mark_fresh(data, False)
+            mark_fresh(data, False)
     assert fit_batch(run, EMPTY) == ([], [], [], [])
     assert run.batch_processor.calls == 1
     assert all(np.abs(grad).sum() == 0 for grad in gradients(run))
     for param in run.net.collect_params().values():  # another worker says what is to be used
-        assert not any(map(_mxnet.is_fresh, param.list_data()))
+        assert not any(map(is_fresh, param.list_data()))
 
 
 def test_what_has_accumulated_stays():

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
-from gluon_svrg import _mxnet, workers
+from gluon_svrg import workers
+from gluon_svrg._mxnet.array_mode import to_active_mode
+from gluon_svrg._mxnet.block import mark_fresh
 from gluon_svrg.arrays.batch import Batch, is_empty
 from gluon_svrg.arrays.nested import tree_leaves
 from gluon_svrg.batch.backward import backward_of
@@ -233,7 +235,7 @@ class Hand(Run):
                 for array, grad in zip(param.list_data(), param.list_grad(), strict=True):
                     if param.grad_req == "write":
                         grad[:] = 0
-                    _mxnet.mark_fresh(array, True)
+                    mark_fresh(array, True)
             return []
 
         return run
@@ -261,7 +263,7 @@ def network(dtype, contexts):
     rank = workers.current().rank
     for number, param in enumerate(net.collect_params().values()):
         values = np.random.default_rng([rank, number]).standard_normal(param.shape)
-        param.set_data(_mxnet.as_current(mx.nd.array(values.astype("float32"), dtype=dtype)))
+        param.set_data(to_active_mode(mx.nd.array(values.astype("float32"), dtype=dtype)))
     net.hybridize()
     return net
 

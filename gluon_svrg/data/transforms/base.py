@@ -9,7 +9,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg._mxnet import as_current
+from gluon_svrg._mxnet.array_mode import to_active_mode
 from gluon_svrg._typing import NumPyArray
 from gluon_svrg.data.draw import Draw
 from mxnet.ndarray import NDArray
@@ -106,7 +106,7 @@ class Transform(ABC):
                 f"samples, {expected}, got {lengths}: return every array that was given"
             )
         results = tuple(
-            as_current(mx.nd.array(output, dtype=output.dtype, ctx=array.ctx))
+            to_active_mode(mx.nd.array(output, dtype=output.dtype, ctx=array.ctx))
             if isinstance(array, NDArray)
             else output
             for array, output in zip(arrays, outputs, strict=True)

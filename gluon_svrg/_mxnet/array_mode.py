@@ -22,12 +22,12 @@ from mxnet.util import is_np_array, is_np_shape, set_np
 _Kind = TypeVar("_Kind", NDArray, Symbol, NDArray | Symbol)
 
 
-def as_legacy(array: _Kind) -> _Kind:
+def to_nd(array: _Kind) -> _Kind:
     """Return `array` as an NDArray, which the operators in ``mx.nd`` take; a Symbol alike."""
     return array.as_nd_ndarray()
 
 
-def kept_as_legacy(array: NDArray) -> NDArray:
+def kept_as_nd(array: NDArray) -> NDArray:
     """Return `array` as an NDArray, which is made once: for a parameter's gradient, not a batch.
 
     It is kept with the array: a conversion takes one to three microseconds, and each batch would
@@ -41,7 +41,7 @@ def kept_as_legacy(array: NDArray) -> NDArray:
     return kept
 
 
-def as_current(array: _Kind) -> _Kind:
+def to_active_mode(array: _Kind) -> _Kind:
     """Return `array` as the kind of array that MXNet is set to; a Symbol alike.
 
     Raises
@@ -61,12 +61,12 @@ def as_current(array: _Kind) -> _Kind:
     return array.as_np_ndarray()
 
 
-def is_of_numpy(array: NDArray) -> bool:
+def is_mx_np(array: NDArray) -> bool:
     """Return whether `array` is an ``mx.np.ndarray``."""
     return isinstance(array, mx_np.ndarray)
 
 
-def check_kind(net: Block) -> None:
+def check_mode(net: Block) -> None:
     """Check that a network was made in the mode in which MXNet is.
 
     Raises
@@ -86,7 +86,7 @@ def check_kind(net: Block) -> None:
         others.extend(
             f"parameter {param.name!r} was initialised"
             for param in block._reg_params.values()
-            if param._data and is_of_numpy(param._data[0]) != is_np_array()
+            if param._data and is_mx_np(param._data[0]) != is_np_array()
         )
 
     net.apply(look_at)
@@ -126,7 +126,7 @@ def numpy_shapes(is_on: bool) -> Iterator[None]:
 
 
 @contextmanager
-def legacy_mode() -> Iterator[None]:
+def nd_mode() -> Iterator[None]:
     """Let MXNet be out of its NumPy mode inside the ``with`` block, in this thread."""
     put_back = mode_of_thread()
     set_np(False, False)
