@@ -67,7 +67,7 @@ def test_several_without_mpi4py_are_told_what_to_install(told, variables, words)
 def test_mxnets_parameter_servers_are_one_sentence(told):
     for variables in ({"DMLC_ROLE": "worker"}, {"DMLC_NUM_WORKER": "2"}):
         message = told(**variables)
-        assert "those of MXNet 1.9.1 give wrong sums" in message
+        assert "MXNet's parameter servers: in MXNet 1.9.1 they give wrong sums" in message
         assert "docs/howto/" in message
         assert "`mpiexec -n 4 python train.py`" in message
 
@@ -75,8 +75,14 @@ def test_mxnets_parameter_servers_are_one_sentence(told):
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"SLURM_STEP_NUM_TASKS": "8"}, "srun has started 8 processes, and to MPI each of them is"),
-        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, "torchrun has started 2 processes, and"),
+        (
+            {"SLURM_STEP_NUM_TASKS": "8"},
+            "srun has started 8 processes without MPI, so each of them",
+        ),
+        (
+            {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"},
+            "torchrun has started 2 processes without MPI, so",
+        ),
     ],
 )
 def test_processes_that_would_each_train_alone_are_one_sentence(told, variables, words):
@@ -132,7 +138,7 @@ def test_dist_sync_means_the_workers_of_the_job():
         assert result["full_gradients"] == [2.0, 2.0, 2.0]
         # A step from the snapshot itself goes along the full gradient, on both workers.
         assert result["weights"] == [9.0, 8.0, 7.0]
-        assert "update_on_kvstore=True is for one worker: over several" in result["updates"]
+        assert "update_on_kvstore=True is for one worker: with several" in result["updates"]
         assert "got 'dist_async': with it a worker steps by its own" in result["dist_async"]
         assert "kvstore must be one of 'dist_sync'" in result["p3store_dist"]
 
@@ -156,7 +162,7 @@ def test_a_kvstore_that_does_not_add_up_is_one_sentence(foreign):
         lazy, mean, other = answer["refused"]
         for name, sums, said in (("Lazy", "[1.0, 1.0]", lazy), ("Mean", "[1.0, 1.0]", mean)):
             assert said.startswith(f"the kvstore {name} sums ones of 2 workers to {sums}:")
-            assert "has to leave the sum over all workers, not their mean, in out" in said
+            assert "must write the sum over all workers, not their mean, into out" in said
         assert "of 7, and this process is worker" in other
 
 
