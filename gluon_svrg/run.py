@@ -22,6 +22,10 @@ Row: TypeAlias = "dict[str, Any]"
 """The figures of an epoch, by name."""
 
 
+EVENTS_OF_EPOCHS = ("epoch_begin", "steps_due", "epoch_end")
+EVENTS_OF_BATCHES = ("batch_begin", "gradient_ready", "batch_end")
+
+
 class Phase(Enum):
     """What a run is doing."""
 
@@ -61,6 +65,33 @@ class Position:
     def is_in_epoch(self) -> bool:
         """Whether the run is inside an epoch: from *epoch begin* until after *epoch end*."""
         return self.phase is not Phase.BETWEEN or self.is_trained
+
+    def is_due(
+        self, event: str, every_n_epochs: int | None = None, every_n_batches: int | None = None
+    ) -> bool:
+        """Return whether to do, at an event, what is done every few epochs or batches.
+
+        Both are counted from the beginning of the run, also after a resume. At an event of epochs
+        only `every_n_epochs` counts, and at one of batches only `every_n_batches`: of a period,
+        *epoch begin* and *batch begin* of the first one are due, and the other events of the last.
+        At a *safe point* the epoch or the batch counts that has just ended.
+
+        Parameters
+        ----------
+        event : str
+            The name of the event, at which this is the position.
+        every_n_epochs, every_n_batches : int, optional
+            The periods; None is never due.
+        """
+        if event == "safe_point":
+            is_of_epoch, is_counted = not self.is_in_epoch, True
+            if self.is_in_epoch and not self.batch_in_epoch:  # the end of the epoch before
+                return False
+        else:
+            is_of_epoch, is_counted = event in EVENTS_OF_EPOCHS, event.endswith("_begin")
+        every = every_n_epochs if is_of_epoch else every_n_batches
+        done = (self.epoch if is_of_epoch else self.batch) + (not is_counted)
+        return every is not None and done % every == 0
 
     def at_epoch(self, epoch: int, num_batches: int | None) -> Position:
         """Return the position before `epoch`; if it is elsewhere, with `num_batches` per epoch."""

@@ -37,7 +37,6 @@ from gluon_svrg.files import make_folder
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.metrics.state import warn_unsaved_attributes
 from gluon_svrg.optimizer.states import warn_unsaved_schedule
-from gluon_svrg.run import Position
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -197,7 +196,8 @@ class CheckpointHandler(
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint, if one is due or the run ends."""
         position = estimator.position
-        if estimator.stop_reason is None and not self._is_due(position):
+        is_due = position.is_due("safe_point", self.every_n_epochs, self.every_n_batches)
+        if estimator.stop_reason is None and not is_due:
             return
         is_begun = position.is_in_epoch and position.batch_in_epoch == 0
         key, workers = CheckpointKey(position.batch, position.epoch, is_begun), estimator.workers
@@ -346,15 +346,6 @@ class CheckpointHandler(
             return False
         self._failed = None
         return True
-
-    def _is_due(self, position: Position) -> bool:
-        if not position.is_in_epoch:
-            period, done = self.every_n_epochs, position.epoch
-        else:
-            period, done = self.every_n_batches, position.batch
-            if position.batch_in_epoch == 0:  # the end of the epoch before
-                return False
-        return period is not None and done % period == 0
 
     def _make_directory(self) -> None:
         name = fspath(self.directory)

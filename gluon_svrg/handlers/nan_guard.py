@@ -63,7 +63,8 @@ class NaNGuardHandler(
         checkpoint, which needs a CheckpointHandler, and continue with a smaller learning rate. A
         NaN that SVRG's full pass finds is treated in the same way.
     every_n_batches : int
-        The number of batches between two checks. Each check waits for the device.
+        Check every `every_n_batches` batches, counted from the beginning of the run. Each check
+        waits for the device.
     factor : float in (0, 1)
         With 'roll_back': what the learning rate is multiplied by each time. It goes into every
         parameter's ``lr_mult``, so it acts together with any schedule; the row of the epoch
@@ -129,7 +130,7 @@ class NaNGuardHandler(
             if not self._gradients:
                 self._collect(estimator.trainer)
             self._detector.add(self._gradients)
-        if len(self._losses) == self.every_n_batches:
+        if estimator.position.is_due("gradient_ready", every_n_batches=self.every_n_batches):
             self._check(estimator)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

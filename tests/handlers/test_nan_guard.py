@@ -81,10 +81,10 @@ def test_large_gradients_are_no_fault():
 
 
 def test_stop():
-    result = run(gs.NaNGuardHandler("stop", every_n_batches=2), Spoil(6))
+    result = run(gs.NaNGuardHandler("stop", every_n_batches=2), Spoil(7))
     assert result.stop_reason is gs.StopReason.NOT_FINITE
     assert result.epochs_run == 2
-    assert run.estimator.position.batch == 7  # the batch after the bad one was not begun
+    assert run.estimator.position.batch == 8  # the batch after the bad one was not begun
 
 
 @pytest.mark.slow
