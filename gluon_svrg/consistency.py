@@ -33,8 +33,9 @@ _SINGLE_PROCESS_HANDLERS: dict[type[EventHandler], str] = {
 }
 
 
-# Arguments of handlers in which workers may differ; the shortest time limit counts.
-_OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds"}
+# Arguments of handlers in which workers may differ; the shortest time limit counts. A function of
+# the user's may know the rank of its worker, as a handler of the user's may.
+_OF_EACH_WORKER = {*PLACES, "train_data", "val_data", "export_sample", "seconds", "function"}
 
 
 def abort_on_error(

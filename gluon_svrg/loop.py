@@ -173,7 +173,8 @@ class FitLoop:
             self._begin_epoch()
         elif position.phase is Phase.EVALUATING and not position.is_trained:
             self._evaluate_after_batch()
-            self._reach_safe_point()
+            if not self._rolls_back:
+                self._reach_safe_point()
         batches, self._batches = self._batches or iter(()), None
         if self._continues():
             self._train(batches)
@@ -186,10 +187,12 @@ class FitLoop:
     def _train(self, batches: Iterator[Any]) -> None:
         """Train on the remaining batches of the epoch."""
         rng_states = collect_rng_states()
-        for batch in batches:
+        for number, batch in enumerate(batches):
             try:
                 self._notify("batch_begin", batch=batch)
             except Interrupted:  # of a pass that a resume repeats before its first batch
+                if number > 0:
+                    raise  # the states before this batch are not known
                 set_rng_states(rng_states)
                 self._synchronize("batch begin")
                 self._reach_safe_point()

@@ -79,11 +79,13 @@ def has_drawn_since(seed: Callable[[], None], contexts: list[mx.Context]) -> boo
 
     MXNet's generators cannot be read, but what they give next can: the same numbers now and after
     the same seed mean that none was drawn. That holds on CPU; on other devices cuDNN draws from
-    generators of its own. It draws itself: afterwards the caller has to seed.
+    generators of its own. Afterwards MXNet is as `seed` leaves it.
     """
     now = draw_random_numbers(contexts)
     seed()
-    return not np.array_equal(now, draw_random_numbers(contexts))
+    has_drawn = not np.array_equal(now, draw_random_numbers(contexts))
+    seed()
+    return has_drawn
 
 
 def collect_rng_states() -> dict[str, Any]:

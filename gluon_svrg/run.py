@@ -10,8 +10,10 @@ from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import mxnet as mx
+from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg._typing import Verbose
 from gluon_svrg.data.base import TrainingData
+from gluon_svrg.optimizer.optimizer import merged_update_count
 from gluon_svrg.stops import StopReason, StopRequests
 from gluon_svrg.workers import Workers
 from mxnet import gluon
@@ -136,7 +138,7 @@ class RunState:
         Why the run goes back to the newest checkpoint after the current event; None if it does not.
 
     evaluated_at : dict of str to list of int
-        For each name of data, numbers that tell which weights were evaluated last.
+        For each name of data, the :meth:`Run.weights_key` of the weights that were evaluated last.
     evaluated_at_batch : int or None
         After which batch of the current epoch the last evaluation was; None without one.
     publishes : bool
@@ -243,6 +245,11 @@ class Run:
     def metric_names(self) -> list[str]:
         """Return the names of the metrics in the history of this run."""
         raise NotImplementedError
+
+    def weights_key(self) -> list[int]:
+        """Return numbers that change with each batch and each step: they tell weights apart."""
+        updates = merged_update_count(optimizer_of(self.trainer)).values()
+        return [self.position.batch, sum(updates)]
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the current batch: `epoch_end` and `train_end` still fire.

@@ -1,7 +1,6 @@
 """A stream without an end that can be iterated again: what reads it ends, or refuses it."""
 
 import itertools
-import logging
 
 import gluon_svrg as gs
 import mxnet as mx
@@ -10,7 +9,6 @@ import problems
 import pytest
 from mxnet import gluon
 from mxnet.gluon import nn
-from mxnet.gluon.contrib import estimator as mx_estimator
 
 BATCHES = 12
 REFUSED = (
@@ -83,14 +81,6 @@ def test_a_full_pass_over_it_is_refused(svrg):
     with pytest.raises(ValueError, match=REFUSED):
         fit(svrg(), data=stream)
     assert stream.read <= BATCHES + 2
-
-
-def test_in_mxnets_estimator_too():
-    estimator = estimator_of(of=mx_estimator.Estimator)
-    estimator.logger.setLevel(logging.ERROR)
-    data = gluon.data.DataLoader(gluon.data.ArrayDataset(np.ones((8, 4)), np.ones(8)), 4)
-    with pytest.raises(ValueError, match=REFUSED):
-        estimator.fit(data, batches=BATCHES, event_handlers=[gs.SVRGHandler(train_data=Stream())])
 
 
 def test_by_hand_with_a_limit():

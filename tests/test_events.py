@@ -314,6 +314,7 @@ train_begin
 train_end
   - SVRGHandler (priority -3000)
   - GradientUpdateHandler (priority -2000)
+  - MetricHandler (priority -1000)
   - ProgressHandler (priority inf)
 exception_raised
   - SVRGHandler (priority -3000)

@@ -22,6 +22,7 @@ import numpy as np
 from gluon_svrg import workers
 from gluon_svrg.arrays.encoding import from_bytes
 from gluon_svrg.checkpoint import storage
+from gluon_svrg.evaluation.phase import EvaluationPhase
 from gluon_svrg.events import BatchEnd, EpochBegin
 from gluon_svrg.optimizer.states import trainer_states
 from gluon_svrg.reporting.history import MEASURED
@@ -102,7 +103,7 @@ def main():
     SayWhen(
         full_pass=(FullPass, "run"),
         checkpoint=(storage, "write"),
-        evaluation=(gs.Estimator, "evaluate"),
+        evaluation=(EvaluationPhase, "compute"),
     )
     gs.seed_everything(3)
     rng = np.random.default_rng(0)

@@ -20,8 +20,6 @@ from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories,
 from gluon_svrg.checkpoint.run_state import LACKS, manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.events import (
-    BatchBegin,
-    EvaluationEnd,
     EventHandler,
     ExceptionRaised,
     HasExclusiveTasks,
@@ -43,8 +41,6 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 
 class CheckpointHandler(
     TrainBegin,
-    BatchBegin,
-    EvaluationEnd,
     SafePoint,
     TrainEnd,
     ExceptionRaised,
@@ -146,7 +142,6 @@ class CheckpointHandler(
         self.keep_best = keep_best
         self.priority = float(priority)
         self._failed: str | None = None
-        self._is_evaluated = False  # whether no batch came after the last evaluation
         self._has_warned = self._has_warned_of_lack = False
         self._lock = DirectoryLock(self.directory)
         self._resumed_from: Checkpoint | None = None
@@ -173,7 +168,7 @@ class CheckpointHandler(
         if self.monitor is not None:
             self.monitor.check(estimator)
             self._check_monitor(estimator)
-        self._is_evaluated = self._has_warned = self._has_warned_of_lack = False
+        self._has_warned = self._has_warned_of_lack = False
         estimator.data.check_can_resume()
         if estimator.workers.is_first:
             warn_unsaved_attributes(estimator)
@@ -184,14 +179,6 @@ class CheckpointHandler(
             estimator.workers, lambda: self._open_directory(estimator), "the checkpoints' directory"
         )
         self._values = _by_key(known)
-
-    def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Record that the weights change after the last evaluation."""
-        self._is_evaluated = False
-
-    def evaluation_end(self, estimator: Run) -> None:
-        """Record that the weights were evaluated."""
-        self._is_evaluated = True
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint, if one is due or the run ends."""
@@ -213,7 +200,7 @@ class CheckpointHandler(
         if key in self._values or key == self._last_key:
             return
         value = None
-        if self.monitor is not None and (self._is_evaluated or not self._monitors_validation()):
+        if self.monitor is not None and self._is_known(estimator):
             value = self.monitor.read(estimator)
             if value is not None and math.isnan(value):  # no number in JSON, and never the best
                 value = None
@@ -257,8 +244,20 @@ class CheckpointHandler(
         """Let other runs write into the directory."""
         self._lock.release()
 
-    def _monitors_validation(self) -> bool:
-        return self.monitor is not None and self.monitor.name.startswith("validation ")
+    def _monitors_evaluation(self, estimator: Run) -> bool:
+        """Return whether the figure is one of an evaluation."""
+        given = (h for h in estimator.handlers if isinstance(h, mx_estimator.ValidationHandler))
+        splits = [getattr(handler, "name", "validation") for handler in given]
+        return self.monitor is not None and self._split() in splits
+
+    def _is_known(self, estimator: Run) -> bool:
+        """Return whether the figure is that of these weights, or one of the training."""
+        is_evaluated = estimator.state.evaluated_at.get(self._split()) == estimator.weights_key()
+        return is_evaluated or not self._monitors_evaluation(estimator)
+
+    def _split(self) -> str:
+        assert self.monitor is not None
+        return self.monitor.name.partition(" ")[0]
 
     def _warn_once(self, key: CheckpointKey, estimator: Run) -> None:
         if estimator.workers.is_first and not self._has_warned:
@@ -276,7 +275,7 @@ class CheckpointHandler(
         """Raise ValueError if no checkpoint can have the weights of an evaluation."""
         given = [h for h in estimator.handlers if isinstance(h, mx_estimator.ValidationHandler)]
         if (
-            self._monitors_validation()
+            self._monitors_evaluation(estimator)
             and self.every_n_epochs is None
             and not any(handler.batch_period for handler in given)
         ):
@@ -284,7 +283,7 @@ class CheckpointHandler(
             raise ValueError(
                 f"monitor={self.monitor.name!r} is known at the end of an epoch, and all "
                 f"checkpoints (every_n_batches={self.every_n_batches}) are written before: give "
-                "every_n_epochs=1 as well, or evaluate every so many batches by a ValidationHandler"
+                "every_n_epochs=1 as well, or give a ValidationHandler with every_n_batches"
             )
 
     def _open_directory(self, estimator: Run) -> list[tuple[CheckpointKey, float | None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
@@ -81,7 +80,7 @@ class EvaluationPhase(EventHandler):
         """Evaluate for these handlers; return False if a stop has interrupted that."""
         run = self._run
         for handler in due:
-            if run.state.evaluated_at.get(handler.name) == _steps_of(run):
+            if run.state.evaluated_at.get(handler.name) == run.weights_key():
                 continue  # the same weights
             try:
                 self._handlers.notify("evaluate", run, only=[self], request=handler)
@@ -124,7 +123,7 @@ class EvaluationPhase(EventHandler):
 
         def publish(figures: Figures) -> None:
             run.last_evaluation = {**run.last_evaluation, **figures}
-            run.state.evaluated_at[name] = _steps_of(run)
+            run.state.evaluated_at[name] = run.weights_key()
             run.state.evaluated_at_batch = run.position.batch_in_epoch
             for listener in self._listeners:
                 listener.evaluation_end(run)
@@ -151,8 +150,3 @@ class EvaluationPhase(EventHandler):
             run.position.batch_in_epoch,
             ", ".join(f"{key} {value:.4g}" for key, value in figures.items()),
         )
-
-
-def _steps_of(run: Run) -> list[int]:
-    """Return what tells one state of the weights from the next: batches, and optimizer's steps."""
-    return [run.position.batch, optimizer_of(run.trainer).num_update]

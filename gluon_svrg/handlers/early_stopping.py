@@ -134,7 +134,7 @@ class EarlyStoppingHandler(
         self._to_beat: float | None = None
         self._wait = 0
         self._weights: dict[str, list[NumPyArray]] | None = None
-        # Those of the last evaluation in the epoch under way, if it may be the best.
+        # Those of the last evaluation in the current epoch, if it may be the best.
         self._evaluated: dict[str, list[NumPyArray]] | None = None
 
     def exclusive_tasks(self) -> list[str]:

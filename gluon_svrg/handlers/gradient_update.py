@@ -235,7 +235,7 @@ class GradientUpdateHandler(
                 mark_fresh(data, True)
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Return the state of one worker of a run that goes on with another number of them.
+        """Return the state of one worker of a run that continues with another number of them.
 
         The first worker gets the sum of the gradients that wait for a step, the others zeros.
 

@@ -89,7 +89,7 @@ class SignalHandler(TrainBegin, TrainEnd, ExceptionRaised, HasExclusiveTasks, Re
         signals = self.signals
         if signals is None:
             signals = [signal.SIGINT, signal.SIGTERM]
-            # In several workers MPICH has a handler of it, for jobs that go on after a failure.
+            # In several workers MPICH has a handler of it, for jobs that continue after a failure.
             if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL and (
                 estimator.workers.is_distributed or not _is_caught(signal.SIGUSR1)
             ):
@@ -127,7 +127,7 @@ def _checked(signals: object) -> list[signal.Signals | int]:
             )
         if number in _REFUSED:
             raise ValueError(
-                f"signals has {_name(number)}, after which no run can go on to the end of its "
+                f"signals has {_name(number)}, after which no run can continue to the end of its "
                 f"batch: {way_out}"
             )
     if not numbers:

@@ -19,7 +19,7 @@ from gluon_svrg.svrg.coefficient import (
 )
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.svrg.interval import Interval
-from gluon_svrg.svrg.payoff import Payoff, PayoffCriterion, Phase
+from gluon_svrg.svrg.payoff import Payoff, PayoffCriterion, Stage
 from gluon_svrg.svrg.snapshot_schedule import SnapshotSchedule
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from mxnet.ndarray import NDArray
@@ -85,11 +85,11 @@ class SVRGController:
     def epoch_begin(self) -> None:
         """Take a snapshot, start the trial or turn SVRG off, as this epoch requires."""
         epoch = self._run.position.epoch
-        if self.criterion.phase is Phase.OFF or self._schedule.is_over(epoch):
+        if self.criterion.stage is Stage.OFF or self._schedule.is_over(epoch):
             self.turn_off()
         elif self._schedule.is_snapshot_epoch(epoch) or self.criterion.is_snapshot_overdue(epoch):
             coefficient = self.next_coefficient()
-            if self.criterion.phase is Phase.WAITING and coefficient != 0:
+            if self.criterion.stage is Stage.WAITING and coefficient != 0:
                 self.turn_off()
                 self.interval.lock_data(self._data)
                 self.criterion.start_trial(epoch)
@@ -121,7 +121,7 @@ class SVRGController:
 
     def follow_payoff(self) -> None:
         """Do at *batch end* what the measurement there has decided: end SVRG, or begin it."""
-        if self.criterion.phase is Phase.OFF and self.is_on:
+        if self.criterion.stage is Stage.OFF and self.is_on:
             self.record_coefficient()
             self.interval.break_off()
             self.trainer.clear_control_variate()
@@ -149,7 +149,7 @@ class SVRGController:
         extra_batches : int
             How many more batches count as done: 1 at *batch end*.
         """
-        if self.criterion.phase is not Phase.DUE:
+        if self.criterion.stage is not Stage.DUE:
             return
         fraction = (self._run.position.batch_in_epoch + extra_batches) / (
             self._data.num_batches or 1

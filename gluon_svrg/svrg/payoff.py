@@ -41,7 +41,7 @@ _MAX_COST_PER_MEASUREMENT, _MAX_TRIAL_COST = 0.025, 0.15
 _MIN_BATCHES = 3
 
 
-class Phase(Enum):
+class Stage(Enum):
     """What SVRG does at present."""
 
     WAITING = "the trial before the first snapshot has not begun"
@@ -123,7 +123,7 @@ class PayoffCriterion:
 
     Attributes
     ----------
-    phase : Phase
+    phase : Stage
         What SVRG does at present.
     off_since : int or None
         The epoch in which SVRG was switched off; None unless it is off.
@@ -165,7 +165,7 @@ class PayoffCriterion:
 
     def reset(self) -> None:
         """Begin a new run."""
-        self.phase = Phase.SCHEDULED if self.max_ratio is None else Phase.WAITING
+        self.stage = Stage.SCHEDULED if self.max_ratio is None else Stage.WAITING
         self.off_since: int | None = None
         self.times_off = 0
         self.trial_epoch: int | None = None
@@ -174,18 +174,18 @@ class PayoffCriterion:
 
     def start_trial(self, epoch: int) -> None:
         """Measure in this plain epoch whether the first snapshot will pay."""
-        self.phase, self.trial_epoch = Phase.TRIAL, epoch
+        self.stage, self.trial_epoch = Stage.TRIAL, epoch
 
     def is_in_trial(self, epoch: int) -> bool:
         """Return whether the trial is in this epoch, and has not decided yet."""
-        return self.phase is Phase.TRIAL and self.trial_epoch == epoch
+        return self.stage is Stage.TRIAL and self.trial_epoch == epoch
 
     def is_snapshot_overdue(self, epoch: int) -> bool:
         """Return whether the trial's epoch has ended without its snapshot, before `epoch`.
 
         It was cut short, or the last measurement was at its end.
         """
-        is_open = self.phase in (Phase.TRIAL, Phase.DUE)
+        is_open = self.stage in (Stage.TRIAL, Stage.DUE)
         return is_open and self.trial_epoch is not None and self.trial_epoch < epoch
 
     def is_recheck(self, epoch: int) -> bool:
@@ -256,7 +256,7 @@ class PayoffCriterion:
                 self._switch_off(ratio.epoch)
                 return Decision.NOT_SWITCHED_ON
             if is_small or ratio.is_last:
-                self.phase = Phase.DUE
+                self.stage = Stage.DUE
                 return Decision.SWITCHED_ON
         elif is_on and is_above:
             self._switch_off(ratio.epoch)
@@ -266,7 +266,7 @@ class PayoffCriterion:
                 self._failed_recheck = ratio.epoch  # later measurements are not needed
                 return Decision.STAYS_OFF
             if ratio.is_last:
-                self.phase, self.off_since = Phase.SCHEDULED, None
+                self.stage, self.off_since = Stage.SCHEDULED, None
                 return Decision.SWITCHED_ON_AGAIN
         return None
 
@@ -286,15 +286,15 @@ class PayoffCriterion:
 
     def snapshot_taken(self, fraction_done: float) -> None:
         """Record that a snapshot was taken when this fraction of the epoch was done."""
-        if self.phase in (Phase.TRIAL, Phase.DUE):
-            self.phase, self.snapshot_fraction = Phase.SCHEDULED, fraction_done
+        if self.stage in (Stage.TRIAL, Stage.DUE):
+            self.stage, self.snapshot_fraction = Stage.SCHEDULED, fraction_done
 
     def fraction_before_snapshot(self, epoch: int) -> float:
         """Return how much of `epoch` was done when its snapshot was taken, in the trial; else 0."""
         return self.snapshot_fraction if epoch == self.trial_epoch else 0.0
 
     def _switch_off(self, epoch: int) -> None:
-        self.phase, self.off_since = Phase.OFF, epoch
+        self.stage, self.off_since = Stage.OFF, epoch
         self.times_off += 1
 
     def state_dict(self) -> State:
@@ -304,11 +304,11 @@ class PayoffCriterion:
             "times": self.times_off,
             "failed_look": self._failed_recheck,
         }
-        if self.trial_epoch is not None or self.phase is Phase.WAITING:
+        if self.trial_epoch is not None or self.stage is Stage.WAITING:
             state["trial"] = {
                 "epoch": self.trial_epoch,
-                "is_over": self.phase in (Phase.SCHEDULED, Phase.OFF),
-                "is_due": self.phase is Phase.DUE,
+                "is_over": self.stage in (Stage.SCHEDULED, Stage.OFF),
+                "is_due": self.stage is Stage.DUE,
                 "part": self.snapshot_fraction,
             }
         return state
@@ -321,13 +321,13 @@ class PayoffCriterion:
         trial = state.get("trial", none)
         self.trial_epoch, self.snapshot_fraction = trial["epoch"], trial["part"]
         if self.off_since is not None:
-            self.phase = Phase.OFF
+            self.stage = Stage.OFF
         elif trial["is_over"]:
-            self.phase = Phase.SCHEDULED
+            self.stage = Stage.SCHEDULED
         elif trial["is_due"]:
-            self.phase = Phase.DUE
+            self.stage = Stage.DUE
         else:
-            self.phase = Phase.WAITING if self.trial_epoch is None else Phase.TRIAL
+            self.stage = Stage.WAITING if self.trial_epoch is None else Stage.TRIAL
 
 
 @dataclass(frozen=True)
@@ -440,7 +440,7 @@ class Payoff:
         epoch = self._run.position.epoch
         # After SVRG was switched off, only the epochs of a recheck are measured.
         is_measured = self.criterion.must_measure(epoch) or (
-            measures_epoch and self.criterion.phase is not Phase.OFF
+            measures_epoch and self.criterion.stage is not Stage.OFF
         )
         self._has_reference = is_measured and not self.is_on
         if self._has_reference:
@@ -608,7 +608,7 @@ class Payoff:
             is_number = trainer.optimal_coefficient is None
             return trainer.coefficient if is_number else trainer.coefficients
         coefficient: float | str | OptimalCoefficient = assumed
-        is_of_svrg = self.criterion.phase is Phase.OFF or self.criterion.must_measure(
+        is_of_svrg = self.criterion.stage is Stage.OFF or self.criterion.must_measure(
             self._run.position.epoch
         )
         if is_of_svrg and self._coefficient is not None:

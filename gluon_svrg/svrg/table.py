@@ -113,7 +113,7 @@ class GradientTable:
         if self._freed is not None:
             raise ValueError(
                 "the gradient table is empty: its run has ended, and only its counts are left; "
-                "look at it while the run goes on, in a handler"
+                "look at it during the run, in a handler"
             )
         if not 0 <= index < len(self):
             raise ValueError(

@@ -23,7 +23,7 @@ from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.storage import CheckpointKey
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EpochBegin, EpochEnd
-from gluon_svrg.run import Position
+from gluon_svrg.run import Position, RunState
 from gluon_svrg.stops import StopReason
 from gluon_svrg.workers import SingleProcess
 from mxnet import gluon
@@ -137,11 +137,15 @@ class Run:
         self.logger = logging.getLogger("test_checkpoint_handler")
         self.history = [] if resumed_from is None else [{}] * resumed_from.key.epoch
         self.stop_reason = None
+        self.state = RunState()
         self.position = Position()
         handler.train_begin(self)
 
     def metric_names(self):
         return ["figure", "other"]
+
+    def weights_key(self):
+        return [self.position.batch, 0]
 
     def epoch(self, value, **others):
         self.history.append({"epoch": len(self.history), "figure": value, **others})

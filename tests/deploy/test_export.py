@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -464,7 +465,9 @@ class TestTarget:
     def test_what_is_left_of_a_killed_export_goes_once_there_is_a_model(
         self, model, net, x, monkeypatch
     ):
-        left = model.parent / f".model.{2**31 - 1}.tmp"  # it may be the only model
+        host = os.uname().nodename.replace(".", "_")
+        # It may be the only model.
+        left = model.parent / f".model.{host}.{2**31 - 1}-01234567-0.tmp"
         left.mkdir()
         with monkeypatch.context() as patch:
             patch.setattr("gluon_svrg.deploy.model_dir.write_through", lambda path, content: 1 / 0)

@@ -489,7 +489,7 @@ class Tick(BatchEnd):
 def timed(monkeypatch, limit, directory=None, seed=0):
     """Train 5 epochs of 2 batches, 10 seconds each; return estimator, result and batches."""
     clock = Clock(10)
-    monkeypatch.setattr("gluon_svrg.handlers.time_limit.time", clock)
+    monkeypatch.setattr("gluon_svrg.stops.time", clock)
     estimator, data = estimator_of([1] * 5, seed=seed)
     handlers = [Tick(clock), TimeLimitHandler(limit), Turn()]
     if directory:

@@ -7,8 +7,8 @@ import pytest
 from gluon_svrg.svrg.payoff import (
     Decision,
     PayoffCriterion,
-    Phase,
     RatioBounds,
+    Stage,
     average_if_constant,
     average_if_growing,
 )
@@ -25,17 +25,17 @@ def in_trial(epoch=3, max_ratio=0.5, recheck_every=None):
 @pytest.mark.parametrize(
     ("lower", "upper", "is_last", "phase"),
     [
-        (0.6, 9.0, False, Phase.OFF),
-        (0.6, 9.0, True, Phase.OFF),
-        (0.1, 0.3, False, Phase.DUE),
-        (0.1, 0.6, False, Phase.TRIAL),
-        (0.5, 0.5, False, Phase.DUE),  # the bound itself is not above it
-        (0.25, 0.6, True, Phase.DUE),
-        (0.26, 0.6, True, Phase.OFF),  # the last measurement needs a clear result
-        (0.26, 0.5, True, Phase.DUE),  # which this is: it cannot grow above the bound
-        (math.inf, math.inf, False, Phase.OFF),
-        (NAN, NAN, False, Phase.TRIAL),
-        (NAN, NAN, True, Phase.DUE),  # the full pass will report what is wrong
+        (0.6, 9.0, False, Stage.OFF),
+        (0.6, 9.0, True, Stage.OFF),
+        (0.1, 0.3, False, Stage.DUE),
+        (0.1, 0.6, False, Stage.TRIAL),
+        (0.5, 0.5, False, Stage.DUE),  # the bound itself is not above it
+        (0.25, 0.6, True, Stage.DUE),
+        (0.26, 0.6, True, Stage.OFF),  # the last measurement needs a clear result
+        (0.26, 0.5, True, Stage.DUE),  # which this is: it cannot grow above the bound
+        (math.inf, math.inf, False, Stage.OFF),
+        (NAN, NAN, False, Stage.TRIAL),
+        (NAN, NAN, True, Stage.DUE),  # the full pass will report what is wrong
     ],
 )
 def test_the_decision_of_the_trial(lower, upper, is_last, phase):
@@ -43,11 +43,11 @@ def test_the_decision_of_the_trial(lower, upper, is_last, phase):
     assert criterion.is_in_trial(3)
     assert criterion.must_measure(3)
     decision = criterion.update(RatioBounds(3, 0.1, lower, upper, is_last), is_on=False)
-    decisions = {Phase.OFF: Decision.NOT_SWITCHED_ON, Phase.DUE: Decision.SWITCHED_ON}
-    assert (criterion.phase, decision) == (phase, decisions.get(phase))
-    assert criterion.is_in_trial(3) == (phase is Phase.TRIAL)
+    decisions = {Stage.OFF: Decision.NOT_SWITCHED_ON, Stage.DUE: Decision.SWITCHED_ON}
+    assert (criterion.stage, decision) == (phase, decisions.get(phase))
+    assert criterion.is_in_trial(3) == (phase is Stage.TRIAL)
     assert (criterion.off_since, criterion.times_off) == (
-        (3, 1) if phase is Phase.OFF else (None, 0)
+        (3, 1) if phase is Stage.OFF else (None, 0)
     )
 
 
@@ -61,7 +61,7 @@ def test_the_decisions_after_the_trial():
         return [epoch for epoch in epochs if criterion.is_recheck(epoch)]
 
     criterion.snapshot_taken(0.3)
-    assert criterion.phase is Phase.SCHEDULED
+    assert criterion.stage is Stage.SCHEDULED
     assert update(4, 0.5, is_on=True) is None
     assert update(4, 0.51, is_on=True) is Decision.SWITCHED_OFF
     assert (criterion.off_since, criterion.next_recheck()) == (4, 5)
@@ -71,7 +71,7 @@ def test_the_decisions_after_the_trial():
     assert update(7, 0.1) is None  # not before the end of the epoch
     assert update(8, 0.1, is_last=True) is None  # no epoch of a recheck
     assert update(7, 0.1, is_last=True) is Decision.SWITCHED_ON_AGAIN
-    assert (criterion.phase, criterion.off_since) == (Phase.SCHEDULED, None)
+    assert (criterion.stage, criterion.off_since) == (Stage.SCHEDULED, None)
     assert update(8, 0.6, is_on=True) is Decision.SWITCHED_OFF
     assert (criterion.times_off, criterion.next_recheck()) == (2, 11)
     assert rechecks(range(9, 15)) == [11, 14]  # the second time not in the next epoch
@@ -88,7 +88,7 @@ def test_no_recheck_when_svrg_could_not_begin_again():
 
 def test_without_a_bound_nothing_is_decided():
     criterion = PayoffCriterion(None, None)
-    assert criterion.phase is Phase.SCHEDULED
+    assert criterion.stage is Stage.SCHEDULED
     assert criterion.update(RatioBounds(0, 1.0, 9.0, 9.0, True), is_on=True) is None
     assert criterion.state_dict() == {"epoch": None, "times": 0, "failed_look": None}
 
@@ -152,7 +152,7 @@ def test_its_state():
     criterion.update(RatioBounds(2, 0.1, 0.1, 0.1, False), is_on=False)
     other.load_state_dict(criterion.state_dict())
     assert vars(other) == vars(criterion)
-    assert other.phase is Phase.DUE
+    assert other.stage is Stage.DUE
     assert [other.is_snapshot_overdue(epoch) for epoch in (2, 3)] == [False, True]
     other.snapshot_taken(0.25)
     assert [other.fraction_before_snapshot(epoch) for epoch in (1, 2, 3)] == [0.0, 0.25, 0.0]
@@ -168,9 +168,9 @@ def test_a_resume_at_any_moment_decides_the_same():
         arguments = (0.5, random.choice([None, 1, 2]), random.choice([None, 5]))
         criterion, is_on = PayoffCriterion(*arguments), False
         for epoch in range(8):
-            if criterion.phase is Phase.WAITING:
+            if criterion.stage is Stage.WAITING:
                 criterion.start_trial(epoch)
-            elif criterion.phase is Phase.SCHEDULED or criterion.is_snapshot_overdue(epoch):
+            elif criterion.stage is Stage.SCHEDULED or criterion.is_snapshot_overdue(epoch):
                 criterion.snapshot_taken(0.0)
                 is_on = True
             for fraction in (0.25, 0.5, 1.0)[: random.integers(1, 4)]:
@@ -182,19 +182,19 @@ def test_a_resume_at_any_moment_decides_the_same():
                 decision = criterion.update(bounds, is_on)
                 assert resumed.update(bounds, is_on) is decision
                 assert resumed.state_dict() == criterion.state_dict()
-                if criterion.phase is Phase.DUE and fraction < 1:
+                if criterion.stage is Stage.DUE and fraction < 1:
                     criterion.snapshot_taken(fraction)
                     is_on = True
-                is_on = is_on and criterion.phase is not Phase.OFF
+                is_on = is_on and criterion.stage is not Stage.OFF
                 decisions.add(decision)
     assert decisions == {None, *Decision}
 
 
 STATES = {
-    Phase.WAITING: {"epoch": None, "is_over": False, "is_due": False, "part": 0.0},
-    Phase.TRIAL: {"epoch": 0, "is_over": False, "is_due": False, "part": 0.0},
-    Phase.DUE: {"epoch": 0, "is_over": False, "is_due": True, "part": 0.0},
-    Phase.SCHEDULED: {"epoch": 0, "is_over": True, "is_due": False, "part": 0.3},
+    Stage.WAITING: {"epoch": None, "is_over": False, "is_due": False, "part": 0.0},
+    Stage.TRIAL: {"epoch": 0, "is_over": False, "is_due": False, "part": 0.0},
+    Stage.DUE: {"epoch": 0, "is_over": False, "is_due": True, "part": 0.0},
+    Stage.SCHEDULED: {"epoch": 0, "is_over": True, "is_due": False, "part": 0.3},
 }
 
 
@@ -203,16 +203,16 @@ def test_a_state_is_saved_by_the_names_of_version_0_4(phase):
     state = {"epoch": None, "times": 1, "failed_look": 2, "trial": STATES[phase]}
     criterion = PayoffCriterion(0.5, None)
     criterion.load_state_dict(state)
-    assert criterion.phase is phase
+    assert criterion.stage is phase
     assert criterion.state_dict() == state
 
 
-@pytest.mark.parametrize(("epoch", "phase"), [(None, Phase.SCHEDULED), (3, Phase.OFF)])
+@pytest.mark.parametrize(("epoch", "phase"), [(None, Stage.SCHEDULED), (3, Stage.OFF)])
 def test_a_state_of_a_version_without_a_trial(epoch, phase):
     state = {"epoch": epoch, "times": 1, "failed_look": None}
     criterion = PayoffCriterion(0.5, None)
     criterion.load_state_dict(state)
-    assert (criterion.phase, criterion.off_since) == (phase, epoch)
+    assert (criterion.stage, criterion.off_since) == (phase, epoch)
     assert criterion.state_dict() == state
 
 

@@ -331,7 +331,7 @@ def test_mxnets_own_estimator():
 def test_several_workers():
     estimator = small()
     estimator.workers = SimpleNamespace(is_distributed=True, size=4)
-    with pytest.raises(ValueError, match="its steps in one process, and there are 4 workers"):
+    with pytest.raises(ValueError, match="works in one process, but there are 4 workers"):
         gs.find_learning_rate(estimator, [BATCH])
 
 

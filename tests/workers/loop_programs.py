@@ -61,7 +61,7 @@ def result_of(estimator, result):
         "weights": [p.data().asnumpy().tolist() for p in estimator.net.collect_params().values()],
         "reason": result.stop_reason.name,
         "epochs_run": result.epochs_run,
-        "position": [position.epoch, position.batch, position.batch_in_epoch, position.is_cut],
+        "position": position.state_dict(),
     }
 
 
@@ -168,16 +168,45 @@ def make_nan(estimator):
             param.grad()[:] = np.nan
 
 
-def expire(limit):
-    def at_once(_):
-        limit._end = 0.0
-
-    return at_once
-
-
 def stop_by_time(rank):
-    limit = gs.TimeLimitHandler(1000)
-    return [limit, At("batch_begin", 7, rank, expire(limit))]
+    # Of two limits the earlier counts.
+    return [gs.TimeLimitHandler(1000), At("batch_begin", 7, rank, lambda e: e.stop_after(0))]
+
+
+def stopped_and_resumed(folder, number, every_n_batches):
+    """Return a run that a signal stops in an evaluation, how it ends when resumed, and undisturbed.
+
+    The signal comes at one worker.
+    """
+
+    def fit(name, function):
+        return fitted(
+            [
+                gs.ValidationHandler(loader(40, 8), every_n_batches=every_n_batches),
+                gs.EMAHandler(0.5),
+                gs.SVRGHandler(),
+                gs.SignalHandler(),
+                gs.CheckpointHandler(f"{folder}/{name}"),
+            ],
+            made={"batch_processor": Processor("evaluate", number, 1, function), "metrics": "acc"},
+            resume="auto",
+        )
+
+    return {
+        **fit("stopped", interrupt),
+        "resumed": fit("stopped", id),
+        "undisturbed": fit("whole", id),
+    }
+
+
+def with_mxnets_validation(every_n_batches):
+    """Return a run that MXNet's own ValidationHandler evaluates."""
+    estimator = estimator_for(metrics="acc")
+    handler = mx.gluon.contrib.estimator.ValidationHandler(
+        loader(20, 8), estimator.evaluate, epoch_period=1, batch_period=every_n_batches
+    )
+    result = estimator.fit(loader(), epochs=3, event_handlers=[handler], verbose=0)
+    return result_of(estimator, result)
 
 
 def cases():
@@ -211,6 +240,13 @@ def cases():
 
         return run
 
+    def stop_by_function(event):
+        own = workers.current()
+        is_here = own.rank == 1 or not own.is_distributed
+        return gs.on(
+            event, lambda e: e.stop() if is_here and e.position.batch == 8 else None, priority=-2500
+        )
+
     val = loader(20, 8)
     return {
         "plain": lambda _: fitted(val=val, made={"metrics": "acc"}),
@@ -239,13 +275,29 @@ def cases():
             made=by_processor("fit", 22, 1, interrupt),
         ),
         "signal in an evaluation": signals(
-            made=by_processor("evaluate", 5, 1, interrupt), val=loader(40, 8)
+            made=by_processor("evaluate", 3, 1, interrupt), val=loader(40, 8)
         ),
+        "signal in an evaluation, resumed": lambda folder: stopped_and_resumed(folder, 8, None),
+        "signal in an evaluation after a batch, resumed": lambda folder: stopped_and_resumed(
+            folder, 13, 4
+        ),
+        "evaluations of averages": lambda _: fitted(
+            [
+                gs.EMAHandler(0.5),
+                gs.GradientUpdateHandler(accumulate=4),
+                gs.ValidationHandler(val, every_n_batches=4),
+                gs.ValidationHandler(loader(9, 4), every_n_epochs=2, name="test"),
+            ],
+            made={"metrics": "acc"},
+        ),
+        "MXNet's evaluations": lambda _: with_mxnets_validation(4),
         "time limit": lambda _: fitted(stop_by_time(1)),
         "true at batch end": lambda _: fitted([At("batch_end", 8, 1, lambda _: True)]),
         "true at epoch end": lambda _: fitted([At("epoch_end", 12, 1, lambda _: True)]),
         "stop in a batch": lambda _: fitted([At("batch_begin", 8, 1, lambda e: e.stop())]),
         "stop at a safe point": lambda _: fitted([At("safe_point", 8, 1, lambda e: e.stop())]),
+        "stop in a batch, by a function": lambda _: fitted([stop_by_function("batch_begin")]),
+        "stop at a safe point, by a function": lambda _: fitted([stop_by_function("safe_point")]),
         "NaN, roll back": rolled_back("roll_back"),
         "NaN, stop": rolled_back("stop"),
     }

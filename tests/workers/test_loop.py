@@ -2,6 +2,7 @@
 
 import pytest
 from cluster import run_together
+from gluon_svrg.run import Phase, Position
 from workers.compare import assert_close
 
 pytestmark = pytest.mark.full
@@ -20,11 +21,17 @@ CASES = [
     "signal at different moments",
     "signal in a full pass",
     "signal in an evaluation",
+    "signal in an evaluation, resumed",
+    "signal in an evaluation after a batch, resumed",
+    "evaluations of averages",
+    "MXNet's evaluations",
     "time limit",
     "true at batch end",
     "true at epoch end",
     "stop in a batch",
     "stop at a safe point",
+    "stop in a batch, by a function",
+    "stop at a safe point, by a function",
     "NaN, roll back",
     "NaN, stop",
 ]
@@ -53,9 +60,30 @@ def test_the_reasons(runs):
     )
     assert reasons["time limit"] == "TIME_LIMIT"
     assert reasons["true at epoch end"] == "HANDLER"
-    assert reasons["stop in a batch"] == reasons["stop at a safe point"] == "REQUESTED"
+    assert {reasons[name] for name in CASES if name.startswith("stop")} == {"REQUESTED"}
     assert reasons["NaN, stop"] == "NOT_FINITE"
-    assert together["signal in a step"]["position"][1] == 9
-    assert together["signal at different moments"]["position"][1] == 10
-    assert together["signal in a full pass"]["position"] == [1, 6, 0, False]
-    assert together["stop at a safe point"]["position"][1] == 8
+
+
+def test_the_places(runs):
+    together, _ = runs[0]
+    positions = {name: together[name]["position"] for name in CASES}
+    assert positions["signal in a step"]["batch"] == 9
+    assert positions["signal at different moments"]["batch"] == 10
+    for way in ("", ", by a function"):
+        assert positions[f"stop in a batch{way}"]["batch"] == 9
+        assert positions[f"stop at a safe point{way}"]["batch"] == 8
+    # A resume repeats the pass.
+    assert positions["signal in a full pass"] == Position(epoch=1, batch=6).state_dict()
+    in_evaluation = {
+        "signal in an evaluation": Position(0, 6, 6, Phase.EVALUATING, is_trained=True),
+        "signal in an evaluation, resumed": Position(1, 12, 6, Phase.EVALUATING, is_trained=True),
+        "signal in an evaluation after a batch, resumed": Position(1, 8, 2, Phase.EVALUATING),
+    }
+    for name, position in in_evaluation.items():
+        assert positions[name] == position.state_dict()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.endswith("resumed")])
+def test_a_resume_repeats_the_evaluation(runs, name):
+    for together, _ in runs:
+        assert together[name]["resumed"] == together[name]["undisturbed"]
