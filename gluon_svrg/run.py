@@ -136,7 +136,6 @@ class RunState:
         The requests to end the run; None if no `fit` is running.
     roll_back_because : str or None
         Why the run goes back to the newest checkpoint after the current event; None if it does not.
-
     evaluated_at : dict of str to list of int
         For each name of data, the :meth:`Run.weights_key` of the weights that were evaluated last.
     evaluated_at_batch : int or None
@@ -170,6 +169,7 @@ class RunState:
     batch_axis: int = 0
     stops: StopRequests | None = None
     roll_back_because: str | None = None
+    on_non_finite: Callable[[Run, str], None] | None = None
 
 
 _T = TypeVar("_T")
@@ -231,6 +231,7 @@ class Run:
     max_epoch = Value["int | None"]()
     max_batch = Value["int | None"]()
     batch_axis = Value[int]()
+    on_non_finite = Value["Callable[[Run, str], None] | None"]()
 
     @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -59,10 +58,7 @@ def on(
             "counted"
         )
     bases = (_FunctionHandler, EVENTS[event])
-    # As with a namedtuple, the class is the caller's: its code may do what a user's handler may.
-    module = sys._getframe(1).f_globals.get("__name__", "__main__")
-    attributes = {event: _FunctionHandler.call, "__module__": module}
-    handler: Any = type(_FunctionHandler.__name__, bases, attributes)
+    handler: Any = type(_FunctionHandler.__name__, bases, {event: _FunctionHandler.call})
     made: EventHandler = handler(event, function, every, float(priority))
     return made
 

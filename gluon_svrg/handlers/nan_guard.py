@@ -14,7 +14,7 @@ from gluon_svrg.events import (
     EpochEnd,
     ExceptionRaised,
     GradientReady,
-    HandlesNonFinite,
+    HasExclusiveTasks,
     NotFiniteError,
     Order,
     RequiresRun,
@@ -41,8 +41,8 @@ class NaNGuardHandler(
     EpochEnd,
     TrainEnd,
     ExceptionRaised,
-    HandlesNonFinite,
     Stateful,
+    HasExclusiveTasks,
     RequiresRun,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
@@ -113,8 +113,13 @@ class NaNGuardHandler(
         self._gradients: list[list[NDArray]] = []
         self._names: list[str] = []
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["decide what a NaN does"]
+
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Forget earlier runs."""
+        """Forget earlier runs, and decide about what others find in this one."""
+        estimator.on_non_finite = self.on_non_finite
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)
