@@ -22,7 +22,7 @@ from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signal import SignalHandler
-from gluon_svrg.metrics.handler import MetricHandler, missing_loss
+from gluon_svrg.metrics.handler import metric_handlers
 from gluon_svrg.metrics.setup import check_split
 from gluon_svrg.reporting.history_handler import HistoryHandler
 from gluon_svrg.reporting.progress import ProgressHandler
@@ -51,13 +51,9 @@ def fit_handlers(
     sanity_check : bool
         Whether to check the first batch.
     """
-    given = handlers_in(event_handlers)
-    defaults: list[EventHandler] = []
+    given, defaults = metric_handlers(handlers_in(event_handlers), estimator.train_metrics)
     if not _has(given, mx_estimator.GradientUpdateHandler):
         defaults.append(GradientUpdateHandler())
-    if not _has(given, mx_estimator.MetricHandler):
-        defaults.append(MetricHandler(estimator.train_metrics))
-    defaults += missing_loss(given, estimator.train_metrics)
     if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
         defaults.append(ValidationHandler(val_data))
     if not _has(given, HistoryHandler):
