@@ -348,7 +348,7 @@ class Estimator(mx_estimator.Estimator, Run):
                 profile=_profile_of(self.handlers),
             )
         except BaseException as exception:
-            if self._loop is not None:  # else no handler has heard of the run
+            if self._loop is not None:  # else no handler has got an event of the run
                 self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:

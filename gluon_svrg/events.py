@@ -364,7 +364,7 @@ def _check_tasks(handlers: Sequence[EventHandler]) -> None:
         name = type(handler).__name__
         if any(handler is other for other in handlers[:index]):
             raise ValueError(
-                f"the same {name} is among the handlers twice, and would hear each event twice: "
+                f"the same {name} is among the handlers twice, and would get each event twice: "
                 "give it once"
             )
         for kind, tasks_of in _EXCLUSIVE_TASKS:
@@ -418,7 +418,7 @@ class HandlerList:
             if not isinstance(handler, EventHandler):
                 raise ValueError(
                     f"event_handlers must hold EventHandlers, got {handler!r}: inherit from the "
-                    "classes of gluon_svrg.events whose events it is to hear, or give a handler "
+                    "classes of gluon_svrg.events whose events it is to get, or give a handler "
                     "such as gluon_svrg.SVRGHandler()"
                 )
         _check_tasks(handlers)
