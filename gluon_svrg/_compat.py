@@ -1,12 +1,9 @@
-"""Lets MXNet 1.9.1 import on today's Python and NumPy.
+"""Make MXNet 1.9.1 importable on today's Python and NumPy. Imported before MXNet.
 
-Imported before MXNet.
-
-MXNet 1.9.1 was written for NumPy below 1.24 and fails to import on later ones, because it reads
-names that NumPy has removed (MXNet issue 21165), and for Python below 3.12, because it imports
-``distutils``. What is missing is put back here; what NumPy has stays as it is, ``numpy.bool`` of
-NumPy 2 above all, which is a type of its own there. That NumPy 2 prints ``np.int64(2)`` is dealt
-with in ``_mxnet/``.
+MXNet 1.9.1 reads names that NumPy 1.24 has removed (MXNet issue 21165), and imports ``distutils``,
+which Python 3.12 has removed. This module puts them back if they are missing. Names that NumPy has
+stay as they are: ``numpy.bool`` of NumPy 2 is another type. ``_mxnet/numpy_2.py`` repairs what
+MXNet does wrong with NumPy 2 after its import.
 """
 
 from __future__ import annotations
@@ -38,9 +35,9 @@ MXNET_TO_INSTALL = (
     if sys.version_info < (3, 13)
     else "--no-deps mxnet==1.9.1"  # its metadata ask for NumPy 1, which has no wheel there
 )
-"""What ``pip install`` gets MXNet with on this Python."""
+"""The arguments of ``pip install`` for MXNet on this Python."""
 
-# The names that MXNet 1.9.1 and gluoncv 0.10.5 read, as NumPy 1 had them, but for the functions.
+# The names that MXNet 1.9.1 and gluoncv 0.10.5 read, as NumPy 1 had them; functions are below.
 _VALUES: dict[str, object] = {
     # Not numpy.bool_ and so on: each was the built-in itself.
     "bool": bool,
@@ -66,9 +63,9 @@ _NEW_NAMES = {
 _FINANCIAL = ("mirr", "npv", "pmt", "ppmt", "pv", "rate")
 
 SLOW_TO_IMPORT = {"sklearn", "scipy.stats"}
-"""What MXNet's import takes if it is there, and does as well without. It is more than half of its
-time: 2.9 of 5.2 s. scikit-learn is a base class of the retired ``mxnet.model.FeedForward`` and of
-nothing else; ``_mxnet/lazy_scipy.py`` gives ``scipy.stats`` back."""
+"""Modules that MXNet imports if they are installed, and does not need. They take more than half of
+the time of its import: 2.9 of 5.2 s. scikit-learn is for the retired ``mxnet.model.FeedForward``
+alone; ``_mxnet/lazy_scipy.py`` imports ``scipy.stats`` when it is used."""
 
 WITHOUT_MXNET = {"_compat", "_cores", "_lazy", "_typing", "arguments", "class_names", "files"}
 WITHOUT_MXNET |= {"linear", "svrg", "svrg.rule"}
@@ -77,11 +74,11 @@ WITHOUT_MXNET |= {"reporting", "reporting.logger", "reporting.text_table", "repo
 
 
 SIZES_OF_JOBS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
-"""The environment of a worker says how many there are: by MPICH and Slurm, by Open MPI."""
+"""The environment variables with the number of workers, of MPICH and Slurm, and of Open MPI."""
 
 
 def missing_for(module: str) -> str | None:
-    """Return in a sentence what `module` of this package needs and is not installed; else None."""
+    """Return a sentence on what `module` of this package needs and is not installed, or None."""
     name = module.partition(".")[2]
     package = name.partition(".")[0]
     if package == "linear" and not is_installed("provenglm"):
@@ -109,8 +106,8 @@ def is_installed(package: str) -> bool:
 def _missing_distutils() -> str | None:
     """Make ``distutils`` importable where Python has none; return why it cannot be, or None."""
     if "_distutils_hack" in sys.modules and "distutils" not in sys.modules:
-        # Its finder, of setuptools, would import setuptools while Python holds the lock on all
-        # imports, for which another thread may wait that holds a module's.
+        # The finder of setuptools would import setuptools while Python holds the lock on all
+        # imports; another thread that holds a module's lock may wait for it: a deadlock.
         with suppress(ImportError):
             importlib.import_module("setuptools")
     if not is_installed("distutils"):
@@ -125,10 +122,10 @@ def _missing_distutils() -> str | None:
 
 
 def removed_names(module: ModuleType) -> dict[str, object]:
-    """Return what NumPy's `module` once had and MXNet 1.9.1 or gluoncv 0.10.5 read.
+    """Return the names that NumPy has removed and MXNet 1.9.1 or gluoncv 0.10.5 read.
 
-    The functions are new ones: MXNet keeps its own version of each NumPy function by the function
-    itself, so that a second name of ``numpy.any`` would exchange what is called for the first.
+    The functions are new objects: MXNet finds its own version of a NumPy function by the function
+    object, so an alias of ``numpy.any`` would change what MXNet calls for ``numpy.any``.
     """
     names = dict(_VALUES)
     for old, new in _NEW_NAMES.items():
@@ -150,10 +147,7 @@ def removed_names(module: ModuleType) -> dict[str, object]:
 
 
 def restore_numpy_names(module: ModuleType) -> list[str]:
-    """Put the removed names back into NumPy's `module`; return those that were missing.
-
-    Those that are there stay.
-    """
+    """Put the removed names back into NumPy's `module`, if they are missing; return these."""
     names = removed_names(module)
     missing = [name for name in names if not _has(module, name)]
     vars(module).update({name: names[name] for name in missing})
@@ -186,10 +180,10 @@ def _function_that_is_gone(name: str) -> Callable[..., object]:
 
 
 def version() -> str:
-    """Return this package's version, which stands in ``pyproject.toml`` alone.
+    """Return this package's version, which is written in ``pyproject.toml`` only.
 
-    An installation has a copy of it. A checkout that is on the path without being installed has the
-    file itself.
+    It is read from the installation's metadata, or from the file in a checkout that is on the path
+    without being installed.
     """
     try:
         return importlib.metadata.version("gluon-svrg")
@@ -203,26 +197,26 @@ def version_of_checkout(folder: Path) -> str:
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
     except OSError:
         return "unknown"
-    # Not by tomllib, which Python 3.10 does not have.
+    # Python 3.10 has no tomllib.
     found = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
     return found[1] if found else "unknown"
 
 
 def watch_workers() -> None:
-    """Let one of several workers say so if a `gluon.Trainer`, made at any time, trains alone.
+    """In a job of several workers, let a plain `gluon.Trainer` warn that it trains alone.
 
-    Named by a string, since it is in a layer above.
+    Imported by name, because the module is in a layer above.
     """
     if any(int(os.environ.get(name) or 0) > 1 for name in SIZES_OF_JOBS):
         importlib.import_module(f"{__package__}.workers.process")
 
 
 @contextmanager
-def _sigsegv_kept() -> Iterator[None]:
-    """Put back the handler of SIGSEGV, perhaps faulthandler's, after the block.
+def _keeping_sigsegv_handler() -> Iterator[None]:
+    """Restore the handler of SIGSEGV, for example faulthandler's, after the block.
 
-    MXNet's own handler leaves by ``exit(255)``, so that nothing (a shell, the launcher, a queue)
-    could see how the process has died.
+    MXNet's own handler calls ``exit(255)``, so a shell, the launcher or a queue would not see that
+    a signal has killed the process.
     """
     libc, action = ctypes.CDLL(None), ctypes.create_string_buffer(1024)  # a struct has 152 bytes
     libc.sigaction(signal.SIGSEGV, None, action)
@@ -232,10 +226,10 @@ def _sigsegv_kept() -> Iterator[None]:
         libc.sigaction(signal.SIGSEGV, action, None)
 
 
-class WhatIsNeeded(MetaPathFinder):
-    """Says what is not installed, and looks after MXNet's import. The first to be asked.
+class ImportHook(MetaPathFinder):
+    """Raises a clear error if a package is not installed, and prepares the import of MXNet.
 
-    It finds nothing itself.
+    The first finder in ``sys.meta_path``. It finds no module itself.
 
     Attributes
     ----------
@@ -248,13 +242,13 @@ class WhatIsNeeded(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return MXNet's spec, with a loader around its own; None for any other module.
+        """Return MXNet's spec, with a :class:`MXNetLoader`; None for any other module.
 
         Raises
         ------
         ImportError
-            If `fullname` is in this package and needs what is not installed; if MXNet, while it is
-            imported, asks for what is `SLOW_TO_IMPORT`.
+            If `fullname` is in this package and needs a package that is not installed; if MXNet's
+            import asks for a module in `SLOW_TO_IMPORT`.
         """
         if fullname.partition(".")[0] == __package__:
             if (sentence := missing_for(fullname)) is not None:
@@ -264,28 +258,28 @@ class WhatIsNeeded(MetaPathFinder):
             specs = (finder.find_spec(fullname, path, target) for finder in others)
             spec = next(filter(None, specs), None)
             if spec is not None and spec.loader is not None:
-                spec.loader = AroundMXNet(spec.loader)
+                spec.loader = MXNetLoader(spec.loader)
             return spec
         elif fullname in SLOW_TO_IMPORT and self.importing_mxnet == threading.get_ident():
             raise ModuleNotFoundError(f"{fullname} is not for MXNet's import", name=fullname)
         return None
 
 
-class AroundMXNet(Loader):
-    """MXNet's own loader, with what has to be done before and after every import of MXNet.
+class MXNetLoader(Loader):
+    """Loads MXNet by its own loader, with preparations before and repairs after it.
 
-    Before: the cores, and ``distutils``; and what is slow is left out. Not as soon as this package
-    is imported, since a process that never needs MXNet shall not hand ``OMP_NUM_THREADS`` on:
-    joblib takes it as the user's word and gives each of its workers as many threads. After: what
-    was left out is given back, and what is wrong with NumPy 2 is put right (``_mxnet``, named by a
-    string, since it is in a layer above). The handler of SIGSEGV stays the one from before.
+    Before: it sets the number of threads, makes ``distutils`` importable, and hides the modules in
+    `SLOW_TO_IMPORT`. This does not happen when this package is imported, because a process that
+    never needs MXNet must not set ``OMP_NUM_THREADS`` for its children: joblib would give each of
+    its workers that many threads. After: it imports ``_mxnet``, by name because it is in a layer
+    above, which repairs MXNet. The handler of SIGSEGV stays the same.
     """
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # asked for by copy and pickle before it is there
+        if name == "loader":  # copy and pickle ask for it before __init__
             raise AttributeError(name)
         return getattr(self.loader, name)  # its source, its data files
 
@@ -294,25 +288,25 @@ class AroundMXNet(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Prepare, let MXNet's own loader run the module, and put right what it did."""
+        """Prepare the import, let MXNet's own loader run the module, and repair MXNet."""
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
         if (sentence := _missing_distutils()) is not None:
             raise ImportError(sentence, name="mxnet")
         _cores.use_every_core(os.environ, mxnet_is_loaded=False)
-        WhatIsNeeded.importing_mxnet = threading.get_ident()
+        ImportHook.importing_mxnet = threading.get_ident()
         try:
-            with _sigsegv_kept():
+            with _keeping_sigsegv_handler():
                 self.loader.exec_module(module)
         finally:
-            WhatIsNeeded.importing_mxnet = None
+            ImportHook.importing_mxnet = None
         importlib.import_module(f"{__package__}._mxnet")
         watch_workers()
 
 
-if not any(isinstance(finder, WhatIsNeeded) for finder in sys.meta_path):
-    sys.meta_path.insert(0, WhatIsNeeded())
+if not any(isinstance(finder, ImportHook) for finder in sys.meta_path):
+    sys.meta_path.insert(0, ImportHook())
 NAMES_PUT_BACK = restore_numpy_names(numpy)
 if sys.modules.get("mxnet") is not None:
     _cores.use_every_core(os.environ, mxnet_is_loaded=True)

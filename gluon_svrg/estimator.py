@@ -20,7 +20,8 @@ from gluon_svrg._typing import Verbose
 from gluon_svrg.arguments import check_integer, explains_unknown
 from gluon_svrg.batch.prediction import batches_to_predict, predict
 from gluon_svrg.batch.processor import BatchProcessor
-from gluon_svrg.checkpoint.resume import checkpoint_directories, find_checkpoint
+from gluon_svrg.checkpoint.handler import checkpoint_directories
+from gluon_svrg.checkpoint.resume import find_checkpoint
 from gluon_svrg.consistency import (
     abort_on_error,
     broadcast_rng,
@@ -135,6 +136,10 @@ class Estimator(mx_estimator.Estimator, Run):
     evaluation_weights : callable
         Returns a context manager inside which the network has the weights to evaluate: its own,
         or an average that a handler keeps.
+    on_non_finite : callable or None
+        Called with the estimator and a message if something raises FloatingPointError in an epoch.
+        It stops the run, rolls it back or raises :class:`gluon_svrg.events.NotFiniteError`. If it
+        is None, the error ends the run. A handler sets it at *train begin*.
     """
 
     _loop: FitLoop | None = None
@@ -343,7 +348,7 @@ class Estimator(mx_estimator.Estimator, Run):
                 profile=_profile_of(self.handlers),
             )
         except BaseException as exception:
-            if self._loop is not None:  # else no handler has heard of the run
+            if self._loop is not None:  # else no handler has got an event of the run
                 self.handlers.notify_safely("exception_raised", self, exception=exception)
             raise
         finally:

@@ -118,12 +118,10 @@ __all__ = [
     "ExceptionRaised",
     "GradientReady",
     "HandlerList",
-    "HandlesNonFinite",
     "HasExclusiveTasks",
     "Interrupted",
     "NotFiniteError",
     "Order",
-    "RequiresHandlers",
     "RequiresRun",
     "Run",
     "SafePoint",
@@ -189,7 +187,15 @@ class SafePoint(EventHandler):
     Here a checkpoint can be written. The event fires again if a stop was requested while it fired.
     ``estimator.position`` says which safe point it is, and ``estimator.stop_reason`` is None unless
     it is the last.
+
+    Attributes
+    ----------
+    may_request : bool
+        Whether the handler may request something at a safe point, a stop or a roll-back. If no
+        handler does, several workers exchange no requests after this event.
     """
+
+    may_request: ClassVar[bool] = True
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Get the estimator alone."""
@@ -217,9 +223,13 @@ class Stateful(EventHandler):
     state_key : str or None
         The key of the state in a checkpoint, which never changes, even if the class is renamed or
         moved. By default, None, the key is made from module and name of the class.
+    saves_control_variate : bool
+        Whether the state has what a handler needs that calls ``trainer.set_control_variate``. If
+        that of no handler has, the log warns that a resumed run may have other weights.
     """
 
     state_key: ClassVar[str | None] = None
+    saves_control_variate: ClassVar[bool] = False
 
     def state_dict(self, estimator: Run) -> State:
         """Return the state."""
@@ -250,14 +260,6 @@ class Stateful(EventHandler):
             If the states cannot be merged.
         """
         return states[0]
-
-
-class RequiresHandlers(EventHandler):
-    """Needs other handlers, which `fit` adds unless one of their class is given."""
-
-    def required_handlers(self) -> list[type[EventHandler]]:
-        """Return their classes; `fit` creates each without arguments."""
-        raise NotImplementedError(f"{type(self).__name__} has to define required_handlers()")
 
 
 class RequiresRun(EventHandler):
@@ -298,14 +300,6 @@ class HasExclusiveTasks(EventHandler):
 
 class NotFiniteError(FloatingPointError):
     """Ends the run: a handler has decided so after a NaN or an infinity."""
-
-
-class HandlesNonFinite(EventHandler):
-    """Decides what happens if any handler raises FloatingPointError."""
-
-    def on_non_finite(self, estimator: Run, message: str) -> None:
-        """Stop the run, roll it back, or raise :class:`NotFiniteError`."""
-        raise NotImplementedError(f"{type(self).__name__} has to define on_non_finite()")
 
 
 EVENTS: dict[str, type[EventHandler]] = {
@@ -355,7 +349,6 @@ _EXCLUSIVE_TASKS: list[tuple[type[EventHandler], Callable[[Any], list[str]]]] = 
             f"write {handler.model_prefix!r} into {os.path.realpath(handler.model_dir)!r}"
         ],
     ),
-    (HandlesNonFinite, lambda _: ["decide what a NaN does"]),
     (HasExclusiveTasks, lambda handler: handler.exclusive_tasks()),
 ]
 
@@ -371,7 +364,7 @@ def _check_tasks(handlers: Sequence[EventHandler]) -> None:
         name = type(handler).__name__
         if any(handler is other for other in handlers[:index]):
             raise ValueError(
-                f"the same {name} is among the handlers twice, and would hear each event twice: "
+                f"the same {name} is among the handlers twice, and would get each event twice: "
                 "give it once"
             )
         for kind, tasks_of in _EXCLUSIVE_TASKS:
@@ -425,7 +418,7 @@ class HandlerList:
             if not isinstance(handler, EventHandler):
                 raise ValueError(
                     f"event_handlers must hold EventHandlers, got {handler!r}: inherit from the "
-                    "classes of gluon_svrg.events whose events it is to hear, or give a handler "
+                    "classes of gluon_svrg.events whose events it is to get, or give a handler "
                     "such as gluon_svrg.SVRGHandler()"
                 )
         _check_tasks(handlers)

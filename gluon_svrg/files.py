@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all (aside, flushed, renamed), and folders for them."""
+"""Write files whole or not at all: under a temporary name, flushed, renamed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# The name, and the writer: host, process, a token of the process, a number.
+# A temporary name: the final one, the host, the process, a token of the process, a number.
 _ASIDE = re.compile(r"\.(.+)\.([^./]+)\.(\d+)-([0-9a-f]{8})-\d+\.tmp")
 _HOST = os.uname().nodename.replace(".", "_")
 _TOKEN, _numbers = secrets.token_hex(4), itertools.count()
@@ -26,7 +26,7 @@ _AT_FDCWD, _EXCHANGE = -100, 2  # of Linux: fcntl.h, RENAME_EXCHANGE
 
 
 class DamagedError(ValueError):
-    """The bytes are not what was once written."""
+    """A file does not have the content that was written."""
 
 
 DAMAGED: tuple[type[Exception], ...] = (
@@ -67,7 +67,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def aside(path: Path) -> Path:
-    """Return a new name, of this process alone, for what is to become `path`."""
+    """Return a temporary name next to `path` which no other process uses."""
     writer = f"{_HOST}.{os.getpid()}-{_TOKEN}-{next(_numbers)}"
     return path.with_name(f".{path.name}.{writer}.tmp")
 
@@ -82,7 +82,7 @@ def write_through(path: Path, content: bytes) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let each OSError name a path: that of a write or a flush names none by itself."""
+    """Add `path` to an OSError without a path, such as that of a write or a flush."""
     try:
         yield
     except OSError as e:
@@ -97,11 +97,11 @@ def read_regular(path: Path, size: int | None = None, at_most: int | None = None
     Parameters
     ----------
     path : Path
-        A pipe or a device, which might never end, is not read.
+        The file. A pipe or a device, which might never end, is not read.
     size : int, optional
-        How many bytes it must have: compared before they are read.
+        The size in bytes that it must have; checked before it is read.
     at_most : int, optional
-        How many bytes it may have.
+        The largest size in bytes that it may have.
 
     Raises
     ------
@@ -127,7 +127,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two names in one folder change places at once; return whether the system can do so."""
+    """Exchange two names in one folder, in one step; return whether the system can do that."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):  # no glibc, or an old one
@@ -141,9 +141,9 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def is_left_over(name: str) -> bool:
-    """Return whether :func:`aside` made this name in a process that is no more.
+    """Return whether :func:`aside` made this name in a process that has ended.
 
-    Of another host that is not known: the answer is False.
+    False for a process of another host, which cannot be checked.
     """
     match = _ASIDE.fullmatch(name)
     if match is None:
@@ -152,7 +152,7 @@ def is_left_over(name: str) -> bool:
     if host != _HOST:
         return False
     if int(pid) == os.getpid():
-        return token != _TOKEN  # of an earlier process with the same number
+        return token != _TOKEN  # an earlier process had the same id
     return not _is_running(int(pid))
 
 
@@ -161,7 +161,7 @@ def _is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # it is another user's
+    except OSError:  # another user's process
         return True
     return True
 
@@ -169,7 +169,7 @@ def _is_running(pid: int) -> bool:
 def flush_folder(path: Path) -> None:
     """Wait until the names in the folder at `path` are on the disk.
 
-    A file system that flushes no folders (some over a network) is taken as it is.
+    A file system that cannot flush folders, as some over a network, raises nothing.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -183,6 +183,6 @@ def flush_folder(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder`, with those above it; raise OSError also if no file can be made in it."""
+    """Make `folder` and its parents; raise OSError if no file can be created in it."""
     folder.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=folder).close()

@@ -12,8 +12,9 @@ from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._mxnet.block import full_data, has_shape, storage_types
 from gluon_svrg._mxnet.trainer import trained_parameters
 from gluon_svrg.batch.processor import fit_batch, outputs_of_batch
+from gluon_svrg.checkpoint.handler import checkpoint_directories
 from gluon_svrg.checkpoint.network_state import frozen_parameters
-from gluon_svrg.checkpoint.resume import checkpoint_directories, find_rollback_checkpoint
+from gluon_svrg.checkpoint.resume import find_rollback_checkpoint
 from gluon_svrg.checkpoint.run_state import restore_run
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.consistency import broadcast_weights, check_equal_weights
@@ -22,10 +23,10 @@ from gluon_svrg.evaluation.phase import EvaluationPhase
 from gluon_svrg.events import (
     EventHandler,
     HandlerList,
-    HandlesNonFinite,
     Interrupted,
     NotFiniteError,
     Run,
+    SafePoint,
 )
 from gluon_svrg.metrics.setup import LOSS, is_loss
 from gluon_svrg.rng import collect_rng_states, restoring_rng_on, set_rng_states
@@ -70,10 +71,9 @@ class FitLoop:
         self.evaluations = EvaluationPhase(estimator, handlers)
         self._is_first_batch = estimator.workers.is_distributed
         self._first_losses: list[Any] | None = None  # read at the end, without waiting
-        # This package's handlers request nothing there; a request of a user's counts at once.
+        # A request at a safe point counts at once.
         self._asks_after_safe_points = estimator.workers.is_distributed and any(
-            not type(handler).__module__.startswith("gluon_svrg.")
-            for handler in handlers.for_event("safe_point")
+            isinstance(handler, SafePoint) and handler.may_request for handler in handlers
         )
 
     def run(self) -> dict[str, float]:
@@ -338,11 +338,11 @@ class FitLoop:
         self._restore(checkpoint)
 
     def _handle_non_finite(self, error: FloatingPointError) -> None:
-        """Pass a non-finite error to the handler that decides about NaN; without one, raise it."""
-        handler = next((h for h in self._handlers if isinstance(h, HandlesNonFinite)), None)
-        if handler is None or isinstance(error, NotFiniteError):
+        """Let the handler decide that decides about NaN; without one, raise the error."""
+        on_non_finite = self._estimator.on_non_finite
+        if on_non_finite is None or isinstance(error, NotFiniteError):
             raise error
-        handler.on_non_finite(self._estimator, str(error))
+        on_non_finite(self._estimator, str(error))
         self._synchronize("a NaN or an infinity")
         self._apply_stop()
 

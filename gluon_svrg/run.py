@@ -24,6 +24,10 @@ Row: TypeAlias = "dict[str, Any]"
 """The figures of an epoch, by name."""
 
 
+EVENTS_OF_EPOCHS = ("epoch_begin", "steps_due", "epoch_end")
+EVENTS_OF_BATCHES = ("batch_begin", "gradient_ready", "batch_end")
+
+
 class Phase(Enum):
     """What a run is doing."""
 
@@ -63,6 +67,33 @@ class Position:
     def is_in_epoch(self) -> bool:
         """Whether the run is inside an epoch: from *epoch begin* until after *epoch end*."""
         return self.phase is not Phase.BETWEEN or self.is_trained
+
+    def is_due(
+        self, event: str, every_n_epochs: int | None = None, every_n_batches: int | None = None
+    ) -> bool:
+        """Return whether to do, at an event, what is done every few epochs or batches.
+
+        Both are counted from the beginning of the run, also after a resume. At an event of epochs
+        only `every_n_epochs` counts, and at one of batches only `every_n_batches`: of a period,
+        *epoch begin* and *batch begin* of the first one are due, and the other events of the last.
+        At a *safe point* the epoch or the batch counts that has just ended.
+
+        Parameters
+        ----------
+        event : str
+            The name of the event, at which this is the position.
+        every_n_epochs, every_n_batches : int, optional
+            The periods; None is never due.
+        """
+        if event == "safe_point":
+            is_of_epoch, is_counted = not self.is_in_epoch, True
+            if self.is_in_epoch and not self.batch_in_epoch:  # the end of the epoch before
+                return False
+        else:
+            is_of_epoch, is_counted = event in EVENTS_OF_EPOCHS, event.endswith("_begin")
+        every = every_n_epochs if is_of_epoch else every_n_batches
+        done = (self.epoch if is_of_epoch else self.batch) + (not is_counted)
+        return every is not None and done % every == 0
 
     def at_epoch(self, epoch: int, num_batches: int | None) -> Position:
         """Return the position before `epoch`; if it is elsewhere, with `num_batches` per epoch."""
@@ -105,7 +136,6 @@ class RunState:
         The requests to end the run; None if no `fit` is running.
     roll_back_because : str or None
         Why the run goes back to the newest checkpoint after the current event; None if it does not.
-
     evaluated_at : dict of str to list of int
         For each name of data, the :meth:`Run.weights_key` of the weights that were evaluated last.
     evaluated_at_batch : int or None
@@ -139,6 +169,7 @@ class RunState:
     batch_axis: int = 0
     stops: StopRequests | None = None
     roll_back_because: str | None = None
+    on_non_finite: Callable[[Run, str], None] | None = None
 
 
 _T = TypeVar("_T")
@@ -200,6 +231,7 @@ class Run:
     max_epoch = Value["int | None"]()
     max_batch = Value["int | None"]()
     batch_axis = Value[int]()
+    on_non_finite = Value["Callable[[Run, str], None] | None"]()
 
     @property
     def train_metrics(self) -> list[mx.metric.EvalMetric]:

@@ -245,9 +245,9 @@ def test_without_scipy_quantization_says_so_as_ever():
 
 
 def test_only_the_thread_that_imports_mxnet_goes_without(monkeypatch):
-    finder = _compat.WhatIsNeeded()
+    finder = _compat.ImportHook()
     assert finder.find_spec("sklearn", None) is None
-    monkeypatch.setattr(_compat.WhatIsNeeded, "importing_mxnet", threading.get_ident())
+    monkeypatch.setattr(_compat.ImportHook, "importing_mxnet", threading.get_ident())
     for name in _compat.SLOW_TO_IMPORT:
         with pytest.raises(ModuleNotFoundError, match="is not for MXNet's import"):
             finder.find_spec(name, None)

@@ -49,6 +49,8 @@ class LooplessSVRG(TrainBegin, BatchBegin, GradientReady, TrainEnd):
 class StatefulLooplessSVRG(LooplessSVRG, Stateful):
     """The same, which saves the snapshot and the full gradient."""
 
+    saves_control_variate = True
+
     def state_dict(self, estimator):
         full_gradient = estimator.trainer.full_gradient
         return {
@@ -83,11 +85,19 @@ def fit(handlers, folder=None, epochs=4, resume=None):
     return problems.weights_of(net)
 
 
-def test_a_control_variate_that_is_not_saved_is_told_once(tmp_path, caplog):
-    fit([LooplessSVRG(0.1), gs.EMAHandler(0.9)], tmp_path)
+class CountingLooplessSVRG(StatefulLooplessSVRG):
+    """Has a state without the control variate."""
+
+    saves_control_variate = False
+
+
+@pytest.mark.parametrize("kind", [LooplessSVRG, CountingLooplessSVRG])
+def test_a_control_variate_that_is_not_saved_is_told_once(kind, tmp_path, caplog):
+    fit([kind(0.1), gs.EMAHandler(0.9)], tmp_path)
     (record,) = [record for record in caplog.records if TOLD in record.getMessage()]
     assert record.levelname == "WARNING"
     assert "inherit from gluon_svrg.events.Stateful" in record.getMessage()
+    assert "saves_control_variate = True" in record.getMessage()
 
 
 def test_what_is_told_is_true(tmp_path):

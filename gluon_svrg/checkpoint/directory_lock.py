@@ -7,8 +7,8 @@ import os
 from os import fspath
 from pathlib import Path
 
-# The descriptors of the folders in use. A loader's worker that outlives a killed run must not go
-# on to hold them.
+# The descriptors of the locked folders. A forked process closes them: a DataLoader's worker that
+# outlives a killed run must not keep its lock.
 _locks: set[int] = set()
 
 
@@ -35,7 +35,7 @@ class DirectoryLock:
         self._acquired: os.stat_result | None = None
 
     def acquire(self) -> OSError | None:
-        """Lock the directory; return why that is not possible (a file system without locks).
+        """Lock the directory; return the error if its file system has no locks, else None.
 
         Raises
         ------
@@ -49,8 +49,8 @@ class DirectoryLock:
         except BlockingIOError:
             os.close(lock)
             raise FileExistsError(
-                f"directory {fspath(self._folder)!r} is in use by another run, which is still "
-                "going on: give each run a directory of its own"
+                f"directory {fspath(self._folder)!r} is in use by another run, which has not "
+                "ended: give each run a directory of its own"
             ) from None
         except OSError as error:
             self._acquired = os.fstat(lock)
@@ -62,7 +62,7 @@ class DirectoryLock:
         return None
 
     def is_of_folder(self) -> bool:
-        """Return whether the directory is still the one that was locked, and was not removed."""
+        """Return whether the path still leads to the directory that was locked."""
         try:
             now = os.stat(self._folder)
         except OSError:
@@ -73,7 +73,7 @@ class DirectoryLock:
         """Let other runs write into the directory."""
         self._acquired = None
         if self._lock is not None:
-            if self._lock in _locks:  # else this is a process that was forked
+            if self._lock in _locks:  # else this process was forked, and has closed it
                 _locks.remove(self._lock)
                 os.close(self._lock)
             self._lock = None

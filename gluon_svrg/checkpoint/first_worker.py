@@ -19,21 +19,21 @@ _DONE, _FAILED = b"D", b"F"
 
 
 def run_on_first(workers: Workers, make: Callable[[], Any], label: str) -> Any:
-    """Call `make` on the first worker; return the plain data that it returns, on all of them.
+    """Call `make` on the first worker, and return its result, plain data, on all workers.
 
     Parameters
     ----------
     workers : Workers
-        All of them have to come here.
+        The workers of the run: all of them call this together.
     make : callable
-        May look at what only the first worker can: its disk.
+        Called on the first worker, for example to read its disk.
     label : str
         As for :meth:`Workers.all_gather_bytes`.
 
     Raises
     ------
     Exception
-        What `make` raises; on the others, the nearest of Python's own exceptions.
+        What `make` raises; on the other workers, the nearest built-in exception.
     """
     return _run_on_first(
         workers,
@@ -47,7 +47,7 @@ def run_on_first(workers: Workers, make: Callable[[], Any], label: str) -> Any:
 def read_on_first(
     workers: Workers, find: Callable[[], Checkpoint | None], label: str
 ) -> Checkpoint | None:
-    """Return the checkpoint, whole, that the first worker finds: see :func:`run_on_first`."""
+    """Return the checkpoint that the first worker finds, on all workers, with its files."""
     return _run_on_first(workers, find, label, _to_bytes, _from_bytes)
 
 
@@ -80,7 +80,7 @@ def _described(exception: Exception) -> bytes:
 
 
 def _exception_in(data: bytes) -> Exception:
-    """Return the nearest of Python's own exceptions that takes nothing but a message."""
+    """Return the nearest built-in exception that takes a message alone."""
     names, message = json.loads(data)
     for name in names:
         try:

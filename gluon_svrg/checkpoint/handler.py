@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from os import PathLike, fspath
 from os.path import realpath
 from pathlib import Path
@@ -15,8 +16,7 @@ from gluon_svrg.arguments import check_integer, check_path, check_periods, expla
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.directory_lock import DirectoryLock
 from gluon_svrg.checkpoint.first_worker import run_on_first
-from gluon_svrg.checkpoint.random_state import RandomStateHandler
-from gluon_svrg.checkpoint.resume import HasCheckpoints, checkpoint_directories, is_inside
+from gluon_svrg.checkpoint.resume import is_inside
 from gluon_svrg.checkpoint.run_state import LACKS, manifest_info, save_run
 from gluon_svrg.checkpoint.storage import Checkpoint, CheckpointKey
 from gluon_svrg.events import (
@@ -24,7 +24,6 @@ from gluon_svrg.events import (
     ExceptionRaised,
     HasExclusiveTasks,
     Order,
-    RequiresHandlers,
     RequiresRun,
     Run,
     SafePoint,
@@ -35,7 +34,6 @@ from gluon_svrg.files import make_folder
 from gluon_svrg.metrics.monitor import Monitor
 from gluon_svrg.metrics.state import warn_unsaved_attributes
 from gluon_svrg.optimizer.states import warn_unsaved_schedule
-from gluon_svrg.run import Position
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
 
@@ -45,8 +43,6 @@ class CheckpointHandler(
     SafePoint,
     TrainEnd,
     ExceptionRaised,
-    RequiresHandlers,
-    HasCheckpoints,
     HasExclusiveTasks,
     RequiresRun,
 ):
@@ -105,6 +101,8 @@ class CheckpointHandler(
         If an argument is out of its range, or neither period is given.
     """
 
+    may_request = False
+
     @explains_unknown(
         dirpath="directory",
         dirname="directory",
@@ -160,10 +158,6 @@ class CheckpointHandler(
         """Return that it writes into its directory."""
         return [f"write checkpoints into {realpath(self.directory)!r}"]
 
-    def required_handlers(self) -> list[type[EventHandler]]:
-        """Return the handler that saves the random numbers."""
-        return [RandomStateHandler]
-
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that checkpoints can be written, and that the directory has none of another run."""
         if self.monitor is not None:
@@ -184,7 +178,8 @@ class CheckpointHandler(
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Write a checkpoint, if one is due or the run ends."""
         position = estimator.position
-        if estimator.stop_reason is None and not self._is_due(position):
+        is_due = position.is_due("safe_point", self.every_n_epochs, self.every_n_batches)
+        if estimator.stop_reason is None and not is_due:
             return
         is_begun = position.is_in_epoch and position.batch_in_epoch == 0
         key, workers = CheckpointKey(position.batch, position.epoch, is_begun), estimator.workers
@@ -220,8 +215,8 @@ class CheckpointHandler(
             estimator.logger.warning(
                 "the control variate is not part of the checkpoints, because the handler that sets "
                 "it does not save it: a run that continues from one may give other weights; let "
-                "the handler inherit from gluon_svrg.events.Stateful and save it, or use "
-                "gluon_svrg.SVRGHandler"
+                "the handler inherit from gluon_svrg.events.Stateful, save it and set "
+                "saves_control_variate = True, or use gluon_svrg.SVRGHandler"
             )
         self._last_key = key
         self._values = _by_key(known)
@@ -346,15 +341,6 @@ class CheckpointHandler(
         self._failed = None
         return True
 
-    def _is_due(self, position: Position) -> bool:
-        if not position.is_in_epoch:
-            period, done = self.every_n_epochs, position.epoch
-        else:
-            period, done = self.every_n_batches, position.batch
-            if position.batch_in_epoch == 0:  # the end of the epoch before
-                return False
-        return period is not None and done % period == 0
-
     def _make_directory(self) -> None:
         name = fspath(self.directory)
         if self.directory.exists() and not self.directory.is_dir():
@@ -431,6 +417,11 @@ class CheckpointHandler(
             return None
         is_ours = self.monitor is not None and monitored.get("name") == self.monitor.name
         return monitored.get("value") if is_ours else None
+
+
+def checkpoint_directories(handlers: Iterable[EventHandler]) -> list[Path]:
+    """Return the folders into which `handlers` write checkpoints."""
+    return [handler.directory for handler in handlers if isinstance(handler, CheckpointHandler)]
 
 
 def _by_key(values: list[Any]) -> dict[CheckpointKey, float | None]:

@@ -59,6 +59,7 @@ class RandomStateHandler(
     """
 
     state_key = RANDOM_STATE
+    may_request = False
 
     def __init__(self, priority: float = Order.LAST) -> None:
         self.priority = float(priority)

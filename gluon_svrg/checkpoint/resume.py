@@ -10,28 +10,10 @@ from pathlib import Path
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.checkpoint.first_worker import read_on_first
 from gluon_svrg.checkpoint.storage import Checkpoint
-from gluon_svrg.events import EventHandler
 from gluon_svrg.files import DamagedError
 from gluon_svrg.workers import SingleProcess, Workers
 
 _ONE = SingleProcess()
-
-
-class HasCheckpoints(EventHandler):
-    """Writes checkpoints.
-
-    Attributes
-    ----------
-    directory : Path
-        The folder in which they are.
-    """
-
-    directory: Path
-
-
-def checkpoint_directories(handlers: Iterable[EventHandler]) -> list[Path]:
-    """Return the folders into which `handlers` write checkpoints."""
-    return [handler.directory for handler in handlers if isinstance(handler, HasCheckpoints)]
 
 
 def find_checkpoint(

@@ -35,7 +35,6 @@ from gluon_svrg.checkpoint import version_0_8
 from gluon_svrg.checkpoint.network_state import save_network
 from gluon_svrg.checkpoint.parts import PARTS
 from gluon_svrg.checkpoint.random_state import replaying
-from gluon_svrg.checkpoint.state_keys import SVRG
 from gluon_svrg.checkpoint.storage import Checkpoint
 from gluon_svrg.checkpoint.trainer_state import as_data
 from gluon_svrg.checkpoint.worker_files import (
@@ -148,12 +147,7 @@ def _lacks_control_variate(run: Run) -> bool:
     if getattr(run.trainer, "full_gradient", None) is None:  # a gluon.Trainer has none
         return False
     stateful = [handler for handler in run.handlers if isinstance(handler, Stateful)]
-    # A state_dict of the user's own is supposed to have what that handler needs.
-    return not any(
-        handler.state_key == SVRG
-        or not type(handler).state_dict.__module__.startswith("gluon_svrg.")
-        for handler in stateful
-    )
+    return not any(handler.saves_control_variate for handler in stateful)
 
 
 def _load_and_check(run: Run, checkpoint: Checkpoint) -> State:

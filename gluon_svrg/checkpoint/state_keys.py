@@ -9,9 +9,6 @@ from mxnet.gluon.contrib import estimator as mx_estimator
 RANDOM_STATE = "random_state"
 """The key of the handler that keeps the run's random numbers, a part of its own."""
 
-SVRG = "svrg"
-"""The key of the SVRGHandler, whose state has the control variate."""
-
 
 def state_key(handler: object) -> str:
     """Return the key under which the state of `handler` is saved.

@@ -1,9 +1,9 @@
 """Checkpoints on disk: folders, written whole or not at all, read without pickle.
 
-A checkpoint is the folder ``epoch-E-batch-B`` (E epochs and B batches are done; ``-begun`` if
-epoch E has begun and no batch of it is done) with its files and ``manifest.json``, which has the
-size and the SHA-256 of each of them, and of itself. It is written under a hidden name, flushed to
-the disk and renamed.
+A checkpoint is a folder with files and a ``manifest.json``, which has the size and the SHA-256 of
+each file, and its own SHA-256. The folder is named ``epoch-E-batch-B`` after E epochs and B
+batches, with ``-begun`` at the end if epoch E has begun and none of its batches is done. It is
+written under a hidden name, flushed to the disk and renamed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from gluon_svrg.files import (
 )
 
 FORMAT = 5
-"""The number of the format that is written."""
+"""The format that this version writes."""
 
 OLDEST_FORMAT = 4
-"""The number of the oldest format that is read: version 0.8's."""
+"""The oldest format that this version reads: that of version 0.8."""
 
 MANIFEST = "manifest.json"
 
-# Any other failure to read a file (no permission, too many open files) says nothing of the file.
+# Other errors (no permission, too many open files) do not mean that the file is damaged.
 _NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 _NAME = re.compile(r"epoch-(\d+)-batch-(\d+)(-begun)?")
-_OF_A_CHECKPOINT = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.")
+_TEMPORARY_NAME = re.compile(r"\.epoch-\d+-batch-\d+(-begun)?\.")
 _LONGEST_MANIFEST = 2**24  # bytes; one of a thousand workers has 200 kB
 
 
@@ -106,13 +106,13 @@ def write(
     Raises
     ------
     FileExistsError
-        If it exists already.
+        If the checkpoint exists already.
     OSError
         If it cannot be written; no part of it is left then.
     """
     path = folder / key.name
     if path.exists():
-        raise FileExistsError(f"the checkpoint {str(path)!r} is there already")
+        raise FileExistsError(f"the checkpoint {str(path)!r} exists already")
     about = about or {}
     manifest = {
         **about,
@@ -172,7 +172,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} cannot be read ({e})") from e
     if not isinstance(manifest, dict) or text != _text_of(manifest):
         raise DamagedError(f"{MANIFEST} is not as it was written")
-    if not _is_of_this_form(manifest):
+    if not _is_well_formed(manifest):
         raise DamagedError(f"{MANIFEST} is not what a CheckpointHandler writes")
     if manifest["format"] > FORMAT:
         raise ValueError(
@@ -269,7 +269,7 @@ def set_damaged_aside(path: Path, logger: logging.Logger) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove the checkpoint at `path`; a process that dies meanwhile leaves no half checkpoint."""
+    """Remove the checkpoint at `path`; renamed first, so that a crash leaves no half checkpoint."""
     temporary = aside(path)
     path.rename(temporary)
     shutil.rmtree(temporary, ignore_errors=True)
@@ -278,7 +278,7 @@ def remove(path: Path) -> None:
 def remove_temporary_files(folder: Path) -> None:
     """Remove the half-written or half-removed checkpoints of processes that have died."""
     for path in folder.iterdir():
-        if _OF_A_CHECKPOINT.match(path.name) and is_left_over(path.name):
+        if _TEMPORARY_NAME.match(path.name) and is_left_over(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -287,7 +287,7 @@ def _version_in(manifest: dict[str, Any]) -> str:
     return str(versions.get("gluon_svrg", "unknown"))
 
 
-def _is_of_this_form(manifest: dict[str, Any]) -> bool:
+def _is_well_formed(manifest: dict[str, Any]) -> bool:
     files = manifest.get("files")
     return (
         isinstance(manifest.get("format"), int)

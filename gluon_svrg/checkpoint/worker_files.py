@@ -1,9 +1,9 @@
 """The files of the other workers in a checkpoint: how their states differ from worker 0's.
 
-A state is a tree of dicts, lists and tuples, down to arrays and to parts without any array. Each
+A state is a tree of dicts, lists and tuples; its leaves are arrays and parts without arrays. Each
 node has a digest. A worker compares its digests with those of worker 0, and sends only the parts
-that differ. So a checkpoint takes two gathers: :func:`exchange_states`, of all that the workers
-need to hear of each other, and :func:`gather_worker_files`.
+that differ. So a checkpoint takes two gathers: :func:`exchange_states`, of digests and problems,
+and :func:`gather_worker_files`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Exchange(NamedTuple):
 def exchange_states(
     workers: Workers, states: State | None, problem: str | None, note: object = None
 ) -> Exchange:
-    """Let the workers hear of each other, in one gather, all that a checkpoint needs.
+    """Exchange, in one gather, what the workers need from each other for a checkpoint.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def exchange_states(
     Raises
     ------
     FloatingPointError
-        If one of the workers has a problem, on all of them; no reduction has been made then.
+        On all workers, if one of them has a problem; no reduction has been made then.
     """
     digests = {} if states is None else tree_digests(states)
     own: list[Any] = []

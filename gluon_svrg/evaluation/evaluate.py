@@ -17,14 +17,13 @@ from gluon_svrg.batch.processor import evaluate_batch, outputs_of_batch
 from gluon_svrg.data.base import at_least_one, length_of
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandlers, HandlerList, handlers_in
-from gluon_svrg.metrics.handler import MetricHandler, missing_loss
+from gluon_svrg.metrics.handler import metric_handlers
 from gluon_svrg.reporting.history import to_python_number
 from gluon_svrg.reporting.verbosity import evaluation_bar
 from gluon_svrg.run import Run
 from gluon_svrg.stops import Interrupted
 from gluon_svrg.svrg.trainer import SVRGTrainer
 from gluon_svrg.workers.batch_norm import averaged_running_statistics
-from mxnet.gluon.contrib import estimator as mx_estimator
 from mxnet.metric import EvalMetric
 
 Figures = dict[str, float]
@@ -145,10 +144,8 @@ def _data_of(run: Run, val_data: object, batch_axis: int) -> Any:
 
 
 def _handlers_of(event_handlers: EventHandlers, metrics: list[EvalMetric]) -> HandlerList:
-    handlers = handlers_in(event_handlers)
-    if not any(isinstance(handler, mx_estimator.MetricHandler) for handler in handlers):
-        handlers = [*handlers, MetricHandler(metrics)]
-    handlers = [*handlers, *missing_loss(handlers, metrics)]
+    given, added = metric_handlers(handlers_in(event_handlers), metrics)
+    handlers = given + added
     # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
     # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))

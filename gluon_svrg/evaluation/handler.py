@@ -8,7 +8,6 @@ from typing import Any
 from gluon_svrg.arguments import check_periods, explains_unknown
 from gluon_svrg.data.training_data import check_data
 from gluon_svrg.events import EventHandler, Order, RequiresRun, Run
-from gluon_svrg.run import Position
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 VALIDATION = "validation"
@@ -79,14 +78,6 @@ class ValidationHandler(mx_estimator.ValidationHandler, RequiresRun):
         )
         self.every_n_epochs, self.every_n_batches = every_n_epochs, every_n_batches
         self.name = name
-
-    def is_due_after_batch(self, position: Position) -> bool:
-        """Return whether to evaluate after the batch that has just been counted."""
-        return self.every_n_batches is not None and position.batch % self.every_n_batches == 0
-
-    def is_due_after_epoch(self, position: Position) -> bool:
-        """Return whether to evaluate at the end of the current epoch."""
-        return self.every_n_epochs is not None and (position.epoch + 1) % self.every_n_epochs == 0
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Do nothing: it counts by the position of the run."""

@@ -54,7 +54,7 @@ class EvaluationPhase(EventHandler):
             The other arguments of *batch end*.
         """
         position = self._run.position
-        due = [handler for handler in self._own if handler.is_due_after_batch(position)]
+        due = self._due_at("safe_point")  # which follows: the batch is counted already
         if not due and not self._mxnets:
             return False
         position.phase = Phase.EVALUATING
@@ -66,11 +66,15 @@ class EvaluationPhase(EventHandler):
     def after_epoch(self) -> None:
         """Evaluate what is due at the end of an epoch; as :meth:`after_batch`."""
         position = self._run.position
-        due = [handler for handler in self._own if handler.is_due_after_epoch(position)]
+        due = self._due_at("epoch_end")
         position.phase = Phase.EVALUATING
         if self._evaluate_all(due, is_logged=False):
             self._call_mxnets("epoch_end", {})
             position.phase = Phase.BETWEEN
+
+    def _due_at(self, event: str) -> list[ValidationHandler]:
+        position = self._run.position
+        return [h for h in self._own if position.is_due(event, h.every_n_epochs, h.every_n_batches)]
 
     def _evaluate_all(self, due: list[ValidationHandler], is_logged: bool) -> bool:
         """Evaluate for these handlers; return False if a stop has interrupted that."""

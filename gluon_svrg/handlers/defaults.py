@@ -15,7 +15,6 @@ from gluon_svrg.events import (
     EventHandler,
     EventHandlers,
     HandlerList,
-    RequiresHandlers,
     Run,
     handlers_in,
 )
@@ -23,10 +22,12 @@ from gluon_svrg.handlers.gradient_update import GradientUpdateHandler
 from gluon_svrg.handlers.running_statistics import RunningStatisticsHandler
 from gluon_svrg.handlers.sanity_check import SanityCheckHandler
 from gluon_svrg.handlers.signal import SignalHandler
-from gluon_svrg.metrics.handler import MetricHandler, missing_loss
+from gluon_svrg.metrics.handler import metric_handlers
 from gluon_svrg.metrics.setup import check_split
 from gluon_svrg.reporting.history_handler import HistoryHandler
 from gluon_svrg.reporting.progress import ProgressHandler
+from gluon_svrg.svrg.handler import SVRGHandler
+from gluon_svrg.svrg.variance_handler import VarianceHandler
 from mxnet.gluon.contrib import estimator as mx_estimator
 
 
@@ -50,13 +51,9 @@ def fit_handlers(
     sanity_check : bool
         Whether to check the first batch.
     """
-    given = handlers_in(event_handlers)
-    defaults: list[EventHandler] = []
+    given, defaults = metric_handlers(handlers_in(event_handlers), estimator.train_metrics)
     if not _has(given, mx_estimator.GradientUpdateHandler):
         defaults.append(GradientUpdateHandler())
-    if not _has(given, mx_estimator.MetricHandler):
-        defaults.append(MetricHandler(estimator.train_metrics))
-    defaults += missing_loss(given, estimator.train_metrics)
     if val_data is not None and not _has(given, mx_estimator.ValidationHandler):
         defaults.append(ValidationHandler(val_data))
     if not _has(given, HistoryHandler):
@@ -70,26 +67,15 @@ def fit_handlers(
         defaults.append(RunningStatisticsHandler())
     if sanity_check and not _has(given, SanityCheckHandler):
         defaults.append(SanityCheckHandler())
-    for kind in _required_handlers(given, resumes):
-        if not _has([*given, *defaults], kind):
-            defaults.append(kind())
+    if _measures_payoff(given) and not _has(given, VarianceHandler):
+        defaults.append(VarianceHandler())
+    # A resume without a CheckpointHandler needs the random numbers of the checkpoint, too.
+    if resumes or _has(given, CheckpointHandler):
+        for kind in (SignalHandler, RandomStateHandler):
+            defaults += [] if _has(given, kind) else [kind()]
     check_split(estimator.train_metrics, "training")
     check_split(estimator.val_metrics, "validation")
     return _make_handler_list(given + defaults, estimator.train_metrics + estimator.val_metrics)
-
-
-def _required_handlers(given: list[EventHandler], resumes: bool) -> list[type[EventHandler]]:
-    """Return the classes of the handlers that the given handlers and a resume require."""
-    required = [
-        kind
-        for handler in given
-        if isinstance(handler, RequiresHandlers)
-        for kind in handler.required_handlers()
-    ]
-    if resumes or _has(given, CheckpointHandler):
-        # A resume without a CheckpointHandler needs the random numbers of the checkpoint, too.
-        required += [SignalHandler, RandomStateHandler]
-    return required
 
 
 def _make_handler_list(
@@ -99,6 +85,11 @@ def _make_handler_list(
     # would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))
     return HandlerList(handlers)
+
+
+def _measures_payoff(handlers: Iterable[EventHandler]) -> bool:
+    """Return whether SVRG is switched off and on by measurements, which a VarianceHandler makes."""
+    return any(isinstance(h, SVRGHandler) and h.max_variance_ratio is not None for h in handlers)
 
 
 def _has(handlers: Iterable[EventHandler], *classes: type[EventHandler]) -> bool:

@@ -173,13 +173,13 @@ class EarlyStoppingHandler(
         else:
             self._wait += 1
         if estimator.stop_reason is None:
-            self._stop_if_it_is_time(estimator)
+            self._stop_if_patience_is_over(estimator)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Restore the weights of the best epoch."""
         if self._weights is not None:
             _write(self._weights, estimator)
-            self._weights = None  # their memory
+            self._weights = None  # free the memory
 
     def state_dict(self, estimator: Run) -> State:
         """Return the best value, its epoch and weights, and the count."""
@@ -207,10 +207,10 @@ class EarlyStoppingHandler(
                 "epoch, %d: only if a later epoch is better will its weights be restored",
                 self.best_epoch,
             )
-        # A run that ended between two epochs has ended with its last row.
+        # Between two epochs, the last row of the history is that of the epoch that has ended.
         value = None if estimator.position.is_in_epoch else self.monitor.read(estimator)
         if value is None or not self._stops_at(value, estimator):
-            self._stop_if_it_is_time(estimator)
+            self._stop_if_patience_is_over(estimator)
 
     def _stops_at(self, value: float, estimator: Run) -> bool:
         """Return whether a value is not finite and ends the run for that; request the end."""
@@ -228,7 +228,7 @@ class EarlyStoppingHandler(
         estimator.stop(StopReason.NOT_FINITE)
         return True
 
-    def _stop_if_it_is_time(self, estimator: Run) -> None:
+    def _stop_if_patience_is_over(self, estimator: Run) -> None:
         if self.patience is None or self._wait < max(1, self.patience):
             return
         estimator.stop(StopReason.NO_IMPROVEMENT)

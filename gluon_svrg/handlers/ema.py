@@ -127,7 +127,7 @@ class EMAHandler(
         self._waits = False
 
     def exclusive_tasks(self) -> list[str]:
-        """Return which weights of the network it exchanges."""
+        """Return its tasks: which weights of the network it replaces."""
         tasks = ["give the evaluations their weights"] if self.evaluate else []
         if self.keep:
             tasks.append("leave an average in the network when the run ends")
@@ -154,12 +154,11 @@ class EMAHandler(
         self._follow(estimator)
 
     def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Move the average towards the weights, if the epoch's end has made a step due."""
+        """Move the average towards the weights, if the last step was taken at the epoch's end."""
         self._follow(estimator)
 
     def _follow(self, estimator: Run) -> None:
-        # Not `num_update`, which is that of the parameter with the most updates: a step may leave
-        # parameters alone.
+        # `num_update` is the greatest count of any parameter; a step may leave that one alone.
         updates = merged_update_count(optimizer_of(estimator.trainer))
         if updates == self._updates:
             return
@@ -194,7 +193,7 @@ class EMAHandler(
             self._move(averages, weights, rest, out=averages)
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Give the network the average, if it is to keep it."""
+        """Write the average into the network, with ``keep=True``."""
         estimator.evaluation_weights = nullcontext
         if self.keep and self._averages:
             _write(self._averages, self._params)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.events import EVENTS, EventHandler, RequiresRun, Run
-
-_OF_BATCHES = ("batch_begin", "gradient_ready", "batch_end")
-_OF_EPOCHS = ("epoch_begin", "steps_due", "epoch_end")
+from gluon_svrg.run import EVENTS_OF_BATCHES, EVENTS_OF_EPOCHS
 
 
 def on(
@@ -55,16 +52,13 @@ def on(
             f"function must be callable, got {function!r}: it is called with the estimator"
         )
     check_integer("every", every, 1, "the number of epochs or batches between two calls")
-    if every > 1 and event not in _OF_BATCHES + _OF_EPOCHS:
+    if every > 1 and event not in EVENTS_OF_BATCHES + EVENTS_OF_EPOCHS:
         raise ValueError(
             f"every must be 1 at {event!r}, got {every!r}: only events of epochs and batches are "
             "counted"
         )
     bases = (_FunctionHandler, EVENTS[event])
-    # As with a namedtuple, the class is the caller's: its code may do what a user's handler may.
-    module = sys._getframe(1).f_globals.get("__name__", "__main__")
-    attributes = {event: _FunctionHandler.call, "__module__": module}
-    handler: Any = type(_FunctionHandler.__name__, bases, attributes)
+    handler: Any = type(_FunctionHandler.__name__, bases, {event: _FunctionHandler.call})
     made: EventHandler = handler(event, function, every, float(priority))
     return made
 
@@ -85,11 +79,9 @@ class _FunctionHandler(RequiresRun):
 
     def call(self, estimator: Run, *args: Any, **details: Any) -> bool:
         """Call the function, if it is time; return whether it has returned True."""
-        if self._every > 1:
-            position = estimator.position
-            done = position.batch if self._event in _OF_BATCHES else position.epoch
-            # Of an event at a begin, the first of each period counts; at an end, the last.
-            if (done + (not self._event.endswith("_begin"))) % self._every:
-                return False
+        # With 1 it may be an event that is not counted.
+        every = self._every
+        if every > 1 and not estimator.position.is_due(self._event, every, every):
+            return False
         known = {k: v for k, v in details.items() if self._takes_all or k in self._names}
         return self._function(estimator, **known) is True

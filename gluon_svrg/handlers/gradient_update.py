@@ -81,8 +81,8 @@ class GradientUpdateHandler(
         Whether a step leaves the parameters alone that none of its samples has used, without weight
         decay or momentum, as PyTorch, Keras and ``gluon.Trainer.step(ignore_stale_grad=True)`` do.
         By default they are an error. While SVRG corrects the gradients, a parameter that some
-        batches use has a gradient of zero in the others, and is corrected as ever: to leave it out
-        there would be biased.
+        batches use has a gradient of zero in the others, and is corrected there, too: without that
+        the step would be biased.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class GradientUpdateHandler(
         self.train_end(estimator)
 
     def state_dict(self, estimator: Run) -> State:
-        """Return the counts, of all workers, and the own gradients that have not been used yet."""
+        """Return the counts of all workers, and this worker's gradients that wait for a step."""
         return {
             "batches": self._batches,
             "samples": self._workers.reduction(self._samples, sum),
@@ -235,7 +235,7 @@ class GradientUpdateHandler(
                 mark_fresh(data, True)
 
     def merged(self, states: Sequence[State], is_first: bool) -> State:
-        """Return the state of one worker of a run that continues with another number of them.
+        """Return the state of one worker, if the run continues with another number of workers.
 
         The first worker gets the sum of the gradients that wait for a step, the others zeros.
 
@@ -262,7 +262,7 @@ class GradientUpdateHandler(
         return list(zip(structural_names(estimator.net, params), params, strict=True))
 
     def _add_up(self, trainer: gluon.Trainer) -> None:
-        """Let gradients add up from now on which do not yet; what they hold stays."""
+        """Set ``grad_req`` to 'add' where it is not yet; the gradients keep their values."""
         for param in trained_parameters(trainer):
             if param.grad_req == "add":
                 continue

@@ -14,7 +14,7 @@ from gluon_svrg.events import (
     EpochEnd,
     ExceptionRaised,
     GradientReady,
-    HandlesNonFinite,
+    HasExclusiveTasks,
     NotFiniteError,
     Order,
     RequiresRun,
@@ -41,8 +41,8 @@ class NaNGuardHandler(
     EpochEnd,
     TrainEnd,
     ExceptionRaised,
-    HandlesNonFinite,
     Stateful,
+    HasExclusiveTasks,
     RequiresRun,
 ):
     """Ends a run, or goes back to a checkpoint, when a loss or a gradient is NaN or infinite.
@@ -63,7 +63,8 @@ class NaNGuardHandler(
         checkpoint, which needs a CheckpointHandler, and continue with a smaller learning rate. A
         NaN that SVRG's full pass finds is treated in the same way.
     every_n_batches : int
-        The number of batches between two checks. Each check waits for the device.
+        Check every `every_n_batches` batches, counted from the beginning of the run. Each check
+        waits for the device.
     factor : float in (0, 1)
         With 'roll_back': what the learning rate is multiplied by each time. It goes into every
         parameter's ``lr_mult``, so it acts together with any schedule; the row of the epoch
@@ -112,8 +113,13 @@ class NaNGuardHandler(
         self._gradients: list[list[NDArray]] = []
         self._names: list[str] = []
 
+    def exclusive_tasks(self) -> list[str]:
+        """Return its task."""
+        return ["decide what a NaN does"]
+
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Forget earlier runs."""
+        """Forget earlier runs, and decide about what others find in this one."""
+        estimator.on_non_finite = self.on_non_finite
         self._roll_backs = 0
         self._lr_mults = [(param, param.lr_mult) for param in parameters_of(estimator.trainer)]
         self._start(estimator)
@@ -129,7 +135,7 @@ class NaNGuardHandler(
             if not self._gradients:
                 self._collect(estimator.trainer)
             self._detector.add(self._gradients)
-        if len(self._losses) == self.every_n_batches:
+        if estimator.position.is_due("gradient_ready", every_n_batches=self.every_n_batches):
             self._check(estimator)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:

@@ -31,7 +31,8 @@ from gluon_svrg.batch.parts import (
 from gluon_svrg.batch.processor import BatchProcessor
 from gluon_svrg.data.array_sources import check_batch
 from gluon_svrg.data.training_data import TrainingData, training_data
-from gluon_svrg.events import BatchBegin, HandlesNonFinite, Order, RequiresRun, Run, TrainBegin
+from gluon_svrg.events import BatchBegin, Order, RequiresRun, Run, TrainBegin
+from gluon_svrg.handlers.nan_guard import NaNGuardHandler
 from gluon_svrg.metrics.handler import try_metric
 from gluon_svrg.metrics.outputs import outputs_of
 from gluon_svrg.metrics.setup import flatten_metrics
@@ -73,8 +74,7 @@ class SanityCheckHandler(TrainBegin, BatchBegin, RequiresRun):
       the number of classes minus 1, those of a ``SigmoidBinaryCrossEntropyLoss`` are not from 0 to
       1, or those of a loss that takes -1 and 1 (``HingeLoss``, ``LogisticLoss``) are 0 and 1, but
       for those whose weight is 0;
-    - data or labels hold NaN or infinity, if no handler that decides about NaN
-      (:class:`gluon_svrg.NaNGuardHandler`) is among the handlers;
+    - data or labels hold NaN or infinity, if there is no :class:`gluon_svrg.NaNGuardHandler`;
     - the network ends in the softmax or sigmoid that the loss applies itself, or its outputs are no
       probabilities and the loss takes such (``from_sigmoid=True``).
 
@@ -390,8 +390,8 @@ def _check_all_finite(what: str, values: NumPyArray, data: str) -> None:
 
 
 def _leaves_nan(estimator: Run) -> bool:
-    """Return whether a handler of the run decides about NaN."""
-    return any(isinstance(handler, HandlesNonFinite) for handler in estimator.handlers)
+    """Return whether a NaNGuardHandler decides about NaN."""
+    return any(isinstance(handler, NaNGuardHandler) for handler in estimator.handlers)
 
 
 def _check_outputs(net: gluon.Block, loss: gluon.loss.Loss, parts: BatchParts, pred: Any) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.arguments import check_finite, check_integer, check_number, explains_unknown
 from gluon_svrg.events import (
     BatchBegin,
@@ -25,23 +21,15 @@ from gluon_svrg.events import (
     TrainBegin,
 )
 from gluon_svrg.metrics.monitor import Monitor
+from gluon_svrg.optimizer.hyperparameters import (
+    begin_schedule,
+    check_no_lr_scheduler,
+    hyperparameter_value,
+    pop_leftover_values,
+    set_hyperparameter,
+    set_scheduled_value,
+)
 from gluon_svrg.schedules import Schedule, check_schedule
-
-# Numbers of every optimizer that are no hyper-parameters: counts, what the trainer sets at each
-# step, and the learning rate, which has a method of its own.
-_NOT_TO_BE_SET = {"aggregate_num", "begin_num_update", "lr", "num_update", "rescale_grad"}
-
-
-@dataclass
-class _Leftover:
-    """A value that was there before the first schedule, and the last one that a schedule set."""
-
-    before: float
-    last: float
-
-
-# By trainer and hyper-parameter: what schedules of earlier runs have left.
-_leftover_values: WeakKeyDictionary[mx.gluon.Trainer, dict[str, _Leftover]] = WeakKeyDictionary()
 
 
 class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, RequiresRun):
@@ -103,19 +91,15 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, Req
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check that the optimizer has the hyper-parameter, and that nothing else sets it."""
         if self.hyperparameter == "learning_rate":
-            check_no_lr_scheduler(self, estimator.trainer)
-        value = _value_of(self.hyperparameter, estimator.trainer)
+            check_no_lr_scheduler(estimator.trainer, type(self).__name__)
+        value = hyperparameter_value(self.hyperparameter, estimator.trainer)
         if self.hyperparameter == "momentum" and value == 0:
             raise ValueError(
                 "the optimizer's momentum is 0 and cannot be scheduled: optimizers that begin "
                 "without momentum make no state for it; make this one with momentum=0.9, or "
                 "whatever the schedule begins with"
             )
-        left = _leftover_values.setdefault(estimator.trainer, {}).setdefault(
-            self.hyperparameter, _Leftover(value, value)
-        )
-        if left.last != value:  # the user has set it since
-            left.before = left.last = value
+        begin_schedule(self.hyperparameter, estimator.trainer)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Set the value of the epoch."""
@@ -136,20 +120,13 @@ class ScheduleHandler(TrainBegin, EpochBegin, BatchBegin, HasExclusiveTasks, Req
                 f"{what} must be above 0, got {value!r}: optimizers keep no state for a momentum "
                 "of 0; begin and end with a small one"
             )
-        _set_value(self.hyperparameter, estimator.trainer, value)
-        _leftover_values[estimator.trainer][self.hyperparameter].last = value
+        set_scheduled_value(self.hyperparameter, estimator.trainer, value)
 
 
 def warn_of_leftover_value(estimator: Run, handlers: Iterable[EventHandler]) -> None:
     """Warn, once, of each value that an earlier schedule has left and none of `handlers` sets."""
-    left = _leftover_values.get(estimator.trainer, {})
     set_now = {h.hyperparameter for h in handlers if isinstance(h, ScheduleHandler)}
-    for name in sorted(left.keys() - set_now):
-        before, last = left[name].before, left.pop(name).last
-        if name == "learning_rate" and estimator.trainer.optimizer.lr_scheduler is not None:
-            continue
-        if before == last or _value_of(name, estimator.trainer) != last:
-            continue
+    for name, before, last in pop_leftover_values(estimator.trainer, set_now):
         way = (
             "trainer.set_learning_rate"
             if name == "learning_rate"
@@ -258,8 +235,8 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks, Requires
         """Check figure and hyper-parameter, and forget earlier runs."""
         self.monitor.check(estimator)
         if self.hyperparameter == "learning_rate":
-            check_no_lr_scheduler(self, estimator.trainer)
-        _value_of(self.hyperparameter, estimator.trainer)
+            check_no_lr_scheduler(estimator.trainer, type(self).__name__)
+        hyperparameter_value(self.hyperparameter, estimator.trainer)
         self._best, self._wait, self._cooldown_left = None, 0, 0
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -293,10 +270,10 @@ class PlateauHandler(TrainBegin, EpochEnd, Stateful, HasExclusiveTasks, Requires
         self._cooldown_left = state["cooldown_left"]
 
     def _reduce(self, estimator: Run) -> None:
-        before = _value_of(self.hyperparameter, estimator.trainer)
+        before = hyperparameter_value(self.hyperparameter, estimator.trainer)
         after = max(before * self.factor, self.minimum)
         if after < before:
-            _set_value(self.hyperparameter, estimator.trainer, after)
+            set_hyperparameter(self.hyperparameter, estimator.trainer, after)
             estimator.logger.info(
                 "epoch %d: %s has not improved%s for %d epochs: %s %.4g -> %.4g",
                 estimator.position.epoch,
@@ -321,40 +298,3 @@ def _check_name(hyperparameter: object) -> str:
             "give it a schedule by SVRGHandler(coefficient=schedule)"
         )
     return hyperparameter
-
-
-def check_no_lr_scheduler(handler: EventHandler, trainer: mx.gluon.Trainer) -> None:
-    """Raise ValueError if the optimizer has an lr_scheduler beside a handler that sets the rate."""
-    if optimizer_of(trainer).lr_scheduler is not None:
-        raise ValueError(
-            f"the learning rate has two owners, the optimizer's lr_scheduler and "
-            f"{type(handler).__name__}: remove one of them"
-        )
-
-
-def _value_of(hyperparameter: str, trainer: mx.gluon.Trainer) -> float:
-    """Return the value; raise ValueError, with the names that there are, if there is none."""
-    if hyperparameter == "learning_rate":
-        return float(trainer.learning_rate)
-    values = {
-        name: float(value)
-        for name, value in vars(trainer.optimizer).items()
-        if isinstance(value, numbers.Real)
-        and not isinstance(value, bool)
-        and not name.startswith("_")
-        and name not in _NOT_TO_BE_SET
-    }
-    if hyperparameter not in values:
-        names = ["learning_rate", *sorted(values)]
-        raise ValueError(
-            f"hyperparameter {hyperparameter!r} is no number of this optimizer that can be set, a "
-            f"{type(trainer.optimizer).__name__}, which has {', '.join(map(repr, names))}"
-        )
-    return values[hyperparameter]
-
-
-def _set_value(hyperparameter: str, trainer: mx.gluon.Trainer, value: float) -> None:
-    if hyperparameter == "learning_rate":
-        trainer.set_learning_rate(value)
-    else:
-        vars(trainer.optimizer)[hyperparameter] = value

@@ -1,4 +1,4 @@
-"""The hosts of a job: which of them answer, and how many workers each of them gets."""
+"""The hosts of a job: which are available, and how many workers each gets."""
 
 from __future__ import annotations
 

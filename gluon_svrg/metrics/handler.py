@@ -351,16 +351,27 @@ class MetricHandler(
         return weight_in(batch)
 
 
-def missing_loss(given: list[EventHandler], metrics: list[EvalMetric]) -> list[EventHandler]:
-    """Return a MetricHandler for the loss, if MetricHandlers are given without it."""
-    updated = [
-        id(metric)
+def metric_handlers(
+    given: list[EventHandler], metrics: list[EvalMetric]
+) -> tuple[list[EventHandler], list[EventHandler]]:
+    """Return the handlers that are given, and the MetricHandlers that are added to them.
+
+    MXNet's own MetricHandler is replaced by this package's with the same metrics; a subclass, which
+    has code of its own, stays. If none is given, one for `metrics` is added, else one for the loss
+    if it is missing.
+    """
+    given = [
+        MetricHandler(handler.metrics, handler.priority)
+        if type(handler) is mx_estimator.MetricHandler
+        else handler
         for handler in given
-        if isinstance(handler, mx_estimator.MetricHandler)
-        for metric in handler.metrics
     ]
+    kinds = [handler for handler in given if isinstance(handler, mx_estimator.MetricHandler)]
+    if not kinds:
+        return given, [MetricHandler(metrics)]
+    updated = [id(metric) for handler in kinds for metric in handler.metrics]
     missing = [m for m in metrics if id(m) not in updated and m.name.split(" ")[1:] == [LOSS]]
-    return [MetricHandler(missing)] if updated and missing else []
+    return given, [MetricHandler(missing)] if missing else []
 
 
 def try_metric(metric: EvalMetric, outputs: Outputs, loss: mx.gluon.Block, batch_axis: int) -> None:

@@ -72,6 +72,8 @@ class HistoryFileHandler(TrainBegin, SafePoint, EpochEnd, TrainEnd, HasExclusive
         If `path` has another suffix.
     """
 
+    may_request = False
+
     def __init__(
         self,
         path: str | PathLike[str],

@@ -14,7 +14,7 @@ from typing import Any
 from gluon_svrg._compat import version
 from gluon_svrg.arguments import require
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.resume import checkpoint_directories
+from gluon_svrg.checkpoint.handler import checkpoint_directories
 from gluon_svrg.deploy.export import export
 from gluon_svrg.events import (
     EpochEnd,
@@ -90,6 +90,7 @@ class MLflowHandler(
     """
 
     state_key = "mlflow"
+    may_request = False
 
     def __init__(
         self,

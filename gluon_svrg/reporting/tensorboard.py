@@ -107,8 +107,9 @@ class TensorBoardHandler(
         """Write the training metrics, if it is time."""
         if self.every_n_batches is None or not self._writes:
             return
-        step = estimator.position.batch + 1  # this batch is done, too
-        if step % self.every_n_batches:
+        position = estimator.position
+        step = position.batch + 1  # this batch is done, too
+        if not position.is_due("batch_end", every_n_batches=self.every_n_batches):
             self._batches.go_to(step, estimator.logger)
             return
         figures = {

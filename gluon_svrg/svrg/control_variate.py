@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gluon_svrg._mxnet.array_mode import to_nd
-from gluon_svrg._mxnet.block import is_fresh, list_data, mark_fresh
+from gluon_svrg._mxnet.block import list_data
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.row_sparse import is_row_sparse, set_to_zero
+from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.svrg.coefficient import DeviceGradients, OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient
@@ -106,8 +106,7 @@ class ControlVariate:
         gradient: BatchGradient,
         scale: float,
         snapshot_scale: float,
-        uses_all: bool,
-    ) -> frozenset[str]:
+    ) -> None:
         """Correct the gradients of a batch in place, on all devices.
 
         Parameters
@@ -118,28 +117,7 @@ class ControlVariate:
             The gradient of the batch at the snapshot.
         scale, snapshot_scale : float
             As for :meth:`apply`.
-        uses_all : bool
-            Whether to use gradients, too, that no backward pass has written since the last step.
-
-        Returns
-        -------
-        frozenset of str
-            The names of the parameters that this batch has not reached on any device.
         """
-        stale = frozenset(param.name for param in params)
-        for device, samples in enumerate(gradient.samples):
-            found = _clear_stale(params, device, bool(samples) and not uses_all)
-            stale = stale & found if samples else stale
-        self._correct(params, gradient, scale, snapshot_scale)
-        return stale
-
-    def _correct(
-        self,
-        params: Sequence[Parameter],
-        gradient: BatchGradient,
-        scale: float,
-        snapshot_scale: float,
-    ) -> None:
         if not params:
             return
         full_gradient = self.full_gradient or {}
@@ -275,22 +253,6 @@ def by_parameter(
         ]
         for param in params
     }
-
-
-def _clear_stale(params: Sequence[Parameter], device: int, clears: bool) -> set[str]:
-    """Clear the gradients that hold an earlier batch's, and return whose they are.
-
-    Until the next backward pass all are used.
-    """
-    stale = set()
-    for param in params:
-        data = list_data(param)[device]
-        if not is_fresh(data):
-            stale.add(param.name)
-            if clears and param.grad_req == "write":
-                set_to_zero(param.list_grad()[device])
-        mark_fresh(data, False)
-    return stale
 
 
 def _sums(devices: Iterable[Sequence[NDArray]]) -> list[NDArray]:

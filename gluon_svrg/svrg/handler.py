@@ -30,7 +30,6 @@ class SVRGHandler(
     events.TrainEnd,
     events.ExceptionRaised,
     events.Stateful,
-    events.RequiresHandlers,
     events.HasExclusiveTasks,
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
@@ -85,6 +84,7 @@ class SVRGHandler(
     """
 
     state_key = "svrg"
+    saves_control_variate = True
 
     @explains_unknown(
         alpha="coefficient",
@@ -131,10 +131,6 @@ class SVRGHandler(
     def exclusive_tasks(self) -> list[str]:
         """Return its task."""
         return ["correct the gradients"]
-
-    def required_handlers(self) -> list[type[events.EventHandler]]:
-        """Return the required handlers: a VarianceHandler, if `max_variance_ratio` is set."""
-        return [] if self.max_variance_ratio is None else [VarianceHandler]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Check trainer and data, and begin with the plain optimizer."""

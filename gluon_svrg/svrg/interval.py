@@ -456,7 +456,7 @@ class Interval:
     def _full_gradient(self, data: TrainingData, batches: Iterator[IndexedBatch]) -> FullGradient:
         """Run the full pass; after an overflow run it again with a smaller loss scale."""
         while True:
-            self.table = self._make_table(data)
+            self.table = self._table_policy.make_table(data, self.snapshot)
             self._backward.begin_pass()
             try:
                 return self._pass.run(data, batches, self.table)
@@ -464,11 +464,6 @@ class Interval:
                 if not self._pass.lower_loss_scale():
                     raise
             batches = enumerate(data.in_order())
-
-    def _make_table(self, data: TrainingData) -> GradientTable | None:
-        return self._table_policy.make_table(
-            data, self.snapshot.gradient_nbytes, self.snapshot.has_row_sparse_gradients
-        )
 
     def _count_evaluations(self) -> None:
         """Add up the gradients that all workers have computed since the last call, together."""
@@ -485,7 +480,7 @@ class Interval:
     def _rebuild_table(self, data: TrainingData, known: FullGradient) -> None:
         """Repeat the full pass over the same batches, with the same random numbers."""
         self._logger.info("resume: one pass over the data to rebuild SVRG's gradient table")
-        table = self._make_table(data)
+        table = self._table_policy.make_table(data, self.snapshot)
         batches = enumerate(data.in_order())
         _check_is_same(self._pass.run(data, batches, table, detect_randomness=False), known)
         self.table = self._table_policy.keep_or_drop(table)

@@ -366,11 +366,14 @@ class VarianceRecord:
 
 
 class MeasurementPlan(NamedTuple):
-    """What a :class:`gluon_svrg.VarianceHandler` asks for; the fields are its arguments."""
+    """What a :class:`gluon_svrg.VarianceHandler` asks for in an epoch.
+
+    `measures_epoch` is whether it measures in this one; the other fields are its arguments.
+    """
 
     at: Sequence[float]
     batches: int
-    every_n_epochs: int
+    measures_epoch: bool
     coefficient: float | str
     seed: int
 
@@ -426,12 +429,18 @@ class Payoff:
         """Whether SVRG corrects the gradients."""
         return self.interval is not None
 
-    def keep_reference(self, every_n_epochs: int) -> None:
-        """Copy the weights at the beginning of an epoch, if they are needed as a snapshot."""
+    def keep_reference(self, measures_epoch: bool) -> None:
+        """Copy the weights at the beginning of an epoch, if they are needed as a snapshot.
+
+        Parameters
+        ----------
+        measures_epoch : bool
+            Whether the VarianceHandler measures in this epoch.
+        """
         epoch = self._run.position.epoch
         # After SVRG was switched off, only the epochs of a recheck are measured.
         is_measured = self.criterion.must_measure(epoch) or (
-            epoch % every_n_epochs == 0 and self.criterion.stage is not Stage.OFF
+            measures_epoch and self.criterion.stage is not Stage.OFF
         )
         self._has_reference = is_measured and not self.is_on
         if self._has_reference:
@@ -442,7 +451,7 @@ class Payoff:
         position, length = self._run.position, self._data.num_batches
         epoch, done = position.epoch, position.batch_in_epoch + 1
         must_measure = self.criterion.must_measure(epoch)
-        if not length or not (must_measure or epoch % plan.every_n_epochs == 0):
+        if not length or not (must_measure or plan.measures_epoch):
             return None
         points, batches = self.criterion.plan(plan.at, plan.batches, length, epoch)
         numbers = [max(1, round(point / 100 * length)) for point in points]

@@ -14,6 +14,7 @@ from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.row_sparse import is_row_sparse
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.svrg.gradient import BatchGradient
+from gluon_svrg.svrg.snapshot import Snapshot
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import CSRNDArray
 
@@ -219,19 +220,16 @@ class TablePolicy:
         self._is_locked = is_locked
         self._logger = logger
 
-    def make_table(
-        self, data: TrainingData, nbytes: int, has_rows: bool = False
-    ) -> GradientTable | None:
+    def make_table(self, data: TrainingData, snapshot: Snapshot) -> GradientTable | None:
         """Return an empty table for `data`, or None; log the reason, if the decision is new.
 
         Parameters
         ----------
         data : TrainingData
             The batches.
-        nbytes : int
-            The size of one gradient, on all devices.
-        has_rows : bool
-            Whether there are row_sparse gradients, too, whose sizes are known after the full pass.
+        snapshot : Snapshot
+            The weights at which the gradients are computed. If some are row_sparse, their sizes are
+            known after the full pass.
 
         Raises
         ------
@@ -240,7 +238,8 @@ class TablePolicy:
         """
         if self._has_overflowed:
             return None
-        is_made, reason = self._decide(data, nbytes)
+        is_made, reason = self._decide(data, snapshot.gradient_nbytes)
+        has_rows = snapshot.has_row_sparse_gradients
         if has_rows and is_made:
             reason += " without the rows of row_sparse gradients"
         self._set(is_made, reason)

@@ -10,7 +10,7 @@ from typing import Any
 
 import mxnet as mx
 from gluon_svrg import _mxnet
-from gluon_svrg._mxnet.block import list_data, mark_fresh
+from gluon_svrg._mxnet.block import is_fresh, list_data, mark_fresh
 from gluon_svrg._mxnet.callbacks import callback_errors
 from gluon_svrg._mxnet.trainer import (
     contexts_of,
@@ -25,6 +25,7 @@ from gluon_svrg._mxnet.trainer import (
     undo_step_scale,
 )
 from gluon_svrg.arguments import check_finite, explains_unknown
+from gluon_svrg.arrays.row_sparse import set_to_zero
 from gluon_svrg.events import Run
 from gluon_svrg.optimizer import create
 from gluon_svrg.optimizer.owner import check_is_free, check_rate, check_still_belongs_to
@@ -286,9 +287,9 @@ class SVRGTrainer(gluon.Trainer):
         """
         self._check_can_be_corrected(snapshot_gradient)
         params = [] if self.control_variate.is_idle else self._corrected_params()
-        snapshot_scale = self._scale_of(snapshot_gradient)
-        stale = self.control_variate.correct(
-            params, snapshot_gradient, self.loss_scale, snapshot_scale, uses_all=self.is_corrected
+        stale = self._clear_marks(params, snapshot_gradient.samples)
+        self.control_variate.correct(
+            params, snapshot_gradient, self.loss_scale, self._scale_of(snapshot_gradient)
         )
         unused = set(filter(self.control_variate.is_zero, stale))
         self._unused = unused & self._unused if self.is_corrected else unused
@@ -332,6 +333,25 @@ class SVRGTrainer(gluon.Trainer):
                 "the gradient is corrected already: call correct() once per backward pass, and "
                 "give an Estimator one SVRGHandler only"
             )
+
+    def _clear_marks(self, params: Sequence[gluon.Parameter], samples: Sequence[int]) -> set[str]:
+        """Return the parameters that the backward pass has not reached on any device.
+
+        Their gradients hold an earlier batch's: they are zeroed, unless they were corrected since
+        the last step. Without marks, the next backward pass can be told from this one.
+        """
+        stale = set()
+        for param in params:
+            is_reached = False
+            for device, data in enumerate(list_data(param)):
+                if is_fresh(data):
+                    is_reached |= bool(samples[device])
+                elif samples[device] and not self.is_corrected and param.grad_req == "write":
+                    set_to_zero(param.list_grad()[device])
+                mark_fresh(data, False)
+            if not is_reached:
+                stale.add(param.name)
+        return stale
 
     def _scale_of(self, gradient: BatchGradient | FullGradient) -> float:
         return self.loss_scale if gradient.loss_scale is None else gradient.loss_scale
@@ -433,7 +453,7 @@ class SVRGTrainer(gluon.Trainer):
             alone.
         """
         if self.is_corrected or self._is_reduced:
-            self._mark_corrected_gradients(fresh=True)
+            self._mark_corrected_gradients()
         return sync_stale_gradients(trained_parameters(self), self.workers)
 
     def has_waiting_gradient(self) -> bool:
@@ -529,22 +549,25 @@ class SVRGTrainer(gluon.Trainer):
         )
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        # Corrected gradients are all to be used, those that the backward pass did not reach too.
         self._is_reduced = False
-        self._mark_corrected_gradients(fresh=True)
+        self._mark_corrected_gradients()
         on_kvstore = has_kvstore_that_updates(self)  # which has taken the step
         with legacy_gradients(self) if scales_losses(self) else nullcontext():
             super()._update(ignore_stale_grad or on_kvstore)
-        self._mark_corrected_gradients(fresh=False)
-        # Neither a kvstore that updates nor a step that an overflow has left out marks them.
+        # MXNet clears the marks of the gradients it uses, but not with a kvstore that updates, nor
+        # in a step that an overflow has left out.
         if on_kvstore or scales_losses(self):
             for param in trained_parameters(self):
                 _mark(param, False)
 
-    def _mark_corrected_gradients(self, fresh: bool) -> None:
+    def _mark_corrected_gradients(self) -> None:
+        """Let a step use all corrected gradients, also those that the backward pass did not reach.
+
+        A gradient of zero that nothing has reached, in the full pass neither, stays stale.
+        """
         for param in [] if self.control_variate.is_idle else self._corrected_params():
             if param.name not in self._unused:
-                _mark(param, fresh)
+                _mark(param, True)
 
 
 def _mark(param: gluon.Parameter, fresh: bool) -> None:

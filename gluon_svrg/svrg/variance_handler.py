@@ -165,13 +165,12 @@ class VarianceHandler(
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Copy the weights before an epoch's first step, if they serve as a snapshot."""
         if not estimator.position.batch_in_epoch:
-            self._of_run.keep_reference(self.every_n_epochs)
+            self._of_run.keep_reference(self._measures_epoch(estimator))
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Measure, if this batch is a point of measurement, and let SVRG follow the decision."""
-        plan = MeasurementPlan(
-            self.at, self.batches, self.every_n_epochs, self.coefficient, self.seed
-        )
+        measures = self._measures_epoch(estimator)
+        plan = MeasurementPlan(self.at, self.batches, measures, self.coefficient, self.seed)
         record = self._of_run.measure(plan)
         if record is None:
             return
@@ -201,6 +200,9 @@ class VarianceHandler(
     def _of_run(self) -> Payoff:
         assert self._payoff is not None  # since train begin
         return self._payoff
+
+    def _measures_epoch(self, estimator: Run) -> bool:
+        return estimator.position.is_due("epoch_begin", self.every_n_epochs)
 
     def _points_of(self, at: float, length: int) -> list[float]:
         """Return the points, in percent, that fall on this batch of the epoch."""

@@ -471,7 +471,7 @@ def test_a_directory_that_another_run_has_made_meanwhile(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "test_checkpoint_handler"):
         run_with(folder, lose)
     other.release()
-    line = "is in use by another run, which is still going on: give each run .*: no older one is"
+    line = "is in use by another run, which has not ended: give each run .*: no older one is"
     assert sum(re.search(line, text) is not None for text in caplog.messages) == 3
     assert names_in(folder) == []
 

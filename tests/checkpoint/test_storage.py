@@ -419,7 +419,7 @@ def test_what_is_written(tmp_path):
     assert (manifest["format"], manifest["position"]) == (storage.FORMAT, {"epoch": 3})
     assert storage.read(path) == Checkpoint(path, CheckpointKey(12, 3, True), manifest, files)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    with pytest.raises(FileExistsError, match=r"the checkpoint '.*begun' is there already"):
+    with pytest.raises(FileExistsError, match=r"the checkpoint '.*begun' exists already"):
         storage.write(tmp_path, CheckpointKey(12, 3, True), {"a": b"2"})
     assert storage.read(path).files == files
 

@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
-from gluon_svrg.events import EventHandler, HandlerList, Order, Stateful
+from gluon_svrg.events import HandlerList, Order, Stateful
 from gluon_svrg.reporting.history import MEASURED
 
 ORDER = {
@@ -123,28 +123,26 @@ def test_what_the_states_are_filed_under(cls, key):
     assert cls.state_key == key
 
 
-def test_required_handlers_are_added_unless_one_of_their_class_is_given():
-    class Companion(gs.events.TrainBegin):
-        pass
-
-    class Given(Companion):
-        pass
-
-    class Asks(gs.events.RequiresHandlers):
-        def required_handlers(self) -> list[type[EventHandler]]:
-            return [Companion, Companion]
-
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        (lambda path: [gs.SVRGHandler()], []),
+        (lambda path: [gs.SVRGHandler(max_variance_ratio=0.5)], [gs.VarianceHandler]),
+        (lambda path: [gs.SVRGHandler(max_variance_ratio=0.5), gs.VarianceHandler()], []),
+        (lambda path: [gs.CheckpointHandler(path)], [gs.SignalHandler, gs.RandomStateHandler]),
+        (lambda path: [gs.CheckpointHandler(path), gs.SignalHandler()], [gs.RandomStateHandler]),
+    ],
+)
+def test_handlers_that_others_need_are_added_unless_they_are_given(given, added, tmp_path):
     problem = problems.make("softmax")
-    trainer = mx.gluon.Trainer(problem.net.collect_params(), "sgd")
-    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
-
-    def classes_of(*handlers):
-        estimator.fit(problem.ndarrays(), epochs=1, event_handlers=list(handlers))
-        return [type(h) for h in estimator.handlers if isinstance(h, Companion)]
-
-    assert classes_of() == []
-    assert classes_of(Asks(), Asks()) == [Companion]
-    assert classes_of(Asks(), Given()) == [Given]
+    estimator = gs.Estimator(
+        problem.net, problem.loss, trainer=gs.SVRGTrainer(problem.net.collect_params(), "sgd")
+    )
+    handlers = given(tmp_path)
+    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
+    kinds = (gs.VarianceHandler, gs.SignalHandler, gs.RandomStateHandler)
+    others = [type(h) for h in estimator.handlers if isinstance(h, kinds) and h not in handlers]
+    assert sorted(others, key=str) == sorted(added, key=str)
 
 
 def test_arrays_of_a_batch_processor_of_the_users_own_may_be_no_lists():

@@ -15,7 +15,6 @@ import pytest
 from gluon_svrg import events
 from gluon_svrg.arrays.encoding import decode, from_bytes
 from gluon_svrg.checkpoint import storage
-from gluon_svrg.checkpoint.resume import HasCheckpoints
 from gluon_svrg.events import BatchBegin, BatchEnd, Stateful
 from gluon_svrg.reporting.history import MEASURED
 from mxnet import gluon
@@ -80,9 +79,7 @@ STATEFUL = [handler for handler in EXPORTED if issubclass(handler, Stateful)]
 EVENT_CLASSES = {
     *events.EVENTS.values(),
     *(Stateful, events.EventHandler),
-    *(events.RequiresHandlers, events.HandlesNonFinite),
-    *(HasCheckpoints, events.HasExclusiveTasks),
-    *(events.EvaluationEnd, events.RequiresRun),
+    *(events.HasExclusiveTasks, events.EvaluationEnd, events.RequiresRun),
 }
 
 
@@ -131,6 +128,14 @@ def plain(_plain_runs, mode):
     if mode not in _plain_runs:
         _plain_runs[mode] = fit(estimator_of())[0]
     return _plain_runs[mode]
+
+
+def test_only_a_users_handler_requests_something_at_a_safe_point():
+    """So workers exchange requests after this event only if there is such a handler."""
+    listeners = [cls for cls in EXPORTED if issubclass(cls, events.SafePoint)]
+    assert listeners
+    assert not any(cls.may_request for cls in listeners)
+    assert gs.on("safe_point", print).may_request
 
 
 def test_every_exported_handler_is_in_the_table():

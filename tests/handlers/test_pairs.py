@@ -8,7 +8,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import problems
 import pytest
-from gluon_svrg.events import BatchEnd, HandlerList, HandlesNonFinite, HasExclusiveTasks
+from gluon_svrg.events import BatchEnd, HandlerList, HasExclusiveTasks
 from handlers.test_contract import BATCHES, EXPORTED, estimator_of, made
 from mxnet.gluon.contrib import estimator as mx_estimator
 from runs import estimator_of as small_estimator
@@ -116,10 +116,6 @@ def linked(path):
     return path / "link"
 
 
-class OwnGuard(HandlesNonFinite):
-    pass
-
-
 class OwnStep(mx_estimator.GradientUpdateHandler):
     pass
 
@@ -177,7 +173,6 @@ ARGUMENTS = {
     ),
     "two numbers": (lambda p: [schedule("wd"), schedule("momentum")], None),
     "a number of two kinds of handlers": (lambda p: [schedule("wd"), plateau("wd")], "set 'wd'"),
-    "a user's guard": (lambda p: [gs.NaNGuardHandler(), OwnGuard()], "decide what a NaN does"),
     "a user's step": (
         lambda p: [OwnStep(), gs.GradientUpdateHandler()],
         "take the optimizer's step",

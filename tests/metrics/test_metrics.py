@@ -119,6 +119,25 @@ def test_a_metric_handler_that_is_given_may_leave_the_loss_out(handler_class):
     assert found == other.evaluate(data)
 
 
+def test_mxnets_metric_handler_is_replaced_and_a_subclass_is_not():
+    """So its figures are those of all samples, whatever the batches."""
+
+    class Own(mx_estimator.MetricHandler):
+        pass
+
+    found = {}
+    for handler_class in (MetricHandler, mx_estimator.MetricHandler, Own):
+        estimator, data = make(mx.metric.RMSE(), kind="linear")
+        handler = handler_class(estimator.train_metrics, priority=-990)
+        (row,) = estimator.fit(data, epochs=1, event_handlers=[handler]).history
+        in_run = [h for h in estimator.handlers if isinstance(h, mx_estimator.MetricHandler)]
+        found[handler_class] = row["training rmse"], *((type(h), h.priority) for h in in_run)
+    assert found[mx_estimator.MetricHandler] == found[MetricHandler]
+    assert found[MetricHandler][1:] == ((MetricHandler, -990),)
+    assert found[Own][1:] == ((Own, -990),)
+    assert found[Own][0] != pytest.approx(found[MetricHandler][0], rel=1e-6)  # a mean over batches
+
+
 def test_a_checkpoint_without_the_loss(tmp_path, root_logger, capsys):
     """Of a run with a metric of its own, which had no loss: that epoch's is of what follows."""
     first, data = make("acc")

@@ -249,7 +249,7 @@ def test_seeds_are_set_only_for_networks_that_draw(monkeypatch):
     seeds.clear()
     handler = gs.SVRGHandler()
     estimator_for(problem).fit(problem.ndarrays(), epochs=2, event_handlers=[handler])
-    assert len(seeds) == 2 * 3  # for each full pass: twice to find out, once to leave no trace
+    assert len(seeds) == 2 * 4  # for each full pass: twice to find out, twice to leave no trace
     assert not handler.interval.masks.is_needed
 
 
