@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 
-FEW = 6
+FEW, FEW_SLOW = 6, 3
 
 
 def pytest_addoption(parser):  # noqa: D103
@@ -11,8 +11,8 @@ def pytest_addoption(parser):  # noqa: D103
         "--cover",
         choices=["few", "pairs", "all"],
         default="all",
-        help=f"of a test with parameters: {FEW} cases, enough for each pair of values once "
-        "(tests marked slow: each value), or all",
+        help=f"of a test with parameters: {FEW} cases ({FEW_SLOW} if it is marked slow or full), "
+        "enough for each pair of values once (tests marked slow: each value), or all",
     )
 
 
@@ -31,9 +31,11 @@ def pytest_collection_modifyitems(config, items):  # noqa: D103
 
 def spread(tests):
     """Return a few cases of a test, from the first to the last."""
-    if len(tests) <= FEW:
+    is_slow = any(tests[0].get_closest_marker(name) for name in ("slow", "full"))
+    number = FEW_SLOW if is_slow else FEW
+    if len(tests) <= number:
         return tests
-    return [tests[place * (len(tests) - 1) // (FEW - 1)] for place in range(FEW)]
+    return [tests[place * (len(tests) - 1) // (number - 1)] for place in range(number)]
 
 
 def paired(tests):
