@@ -65,7 +65,7 @@ test-linear:  ## the tests of the linear models in an environment of their own, 
 
 test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
 	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
-	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest --cover $(COVER) $(PLATFORM_TESTS) linear/tests/test_parquet.py tests/deploy/test_images.py
+	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest --cover $(COVER) -m "not full" $(PLATFORM_TESTS) linear/tests/test_parquet.py tests/deploy/test_images.py
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .
