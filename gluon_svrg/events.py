@@ -197,6 +197,11 @@ class SafePoint(EventHandler):
 
     may_request: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "safe_point" in vars(cls) and "may_request" not in vars(cls):
+            cls.may_request = True  # a base class speaks of its own method only
+
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Get the estimator alone."""
 

@@ -139,7 +139,7 @@ def test_dist_sync_means_the_workers_of_the_job():
         # A step from the snapshot itself goes along the full gradient, on both workers.
         assert result["weights"] == [9.0, 8.0, 7.0]
         assert "update_on_kvstore=True is for one worker: with several" in result["updates"]
-        assert "got 'dist_async': with it a worker steps by its own" in result["dist_async"]
+        assert "got 'dist_async': with it, a worker steps with its own" in result["dist_async"]
         assert "kvstore must be one of 'dist_sync'" in result["p3store_dist"]
 
 
@@ -163,7 +163,7 @@ def test_a_kvstore_that_does_not_add_up_is_one_sentence(foreign):
         for name, sums, said in (("Lazy", "[1.0, 1.0]", lazy), ("Mean", "[1.0, 1.0]", mean)):
             assert said.startswith(f"the kvstore {name} sums ones of 2 workers to {sums}:")
             assert "must write the sum over all workers, not their mean, into out" in said
-        assert "of 7, and this process is worker" in other
+        assert "of 7, but this process is worker" in other
 
 
 def test_a_custom_kvstore_in_one_process():

@@ -138,6 +138,23 @@ def test_only_a_users_handler_requests_something_at_a_safe_point():
     assert gs.on("safe_point", print).may_request
 
 
+def test_a_method_of_ones_own_may_request():
+    class Same(gs.CheckpointHandler):
+        pass
+
+    class Own(gs.CheckpointHandler):
+        def safe_point(self, estimator, *args, **kwargs):
+            super().safe_point(estimator, *args, **kwargs)
+
+    class OwnThatDoesNot(Own):
+        may_request = False
+
+        def safe_point(self, estimator, *args, **kwargs):
+            pass
+
+    assert [kind.may_request for kind in (Same, Own, OwnThatDoesNot)] == [False, True, False]
+
+
 def test_every_exported_handler_is_in_the_table():
     assert set(EXPORTED) == set(TABLE)
     assert len(EXPORTED) >= 17
