@@ -15,6 +15,7 @@ it continues. Calls in other threads do not count::
 from __future__ import annotations
 
 import argparse
+import ast
 import shutil
 import sys
 import tempfile
@@ -191,11 +192,33 @@ def describe(title: str, calls: Calls) -> str:
     return "\n".join(lines) + "\n"
 
 
+def page(sections: list[tuple[str, Calls]]) -> str:
+    """Return a page with the files of each section, and what each file is for."""
+    lines = [
+        "# The way of a batch and of a checkpoint",
+        "",
+        "The files of `gluon_svrg/` that a real run goes through, in the order in which it enters them, with the first line of",
+        "each, which says what it is for. One process, `ArrayLoader`, `SVRGHandler` with a table, `ValidationHandler`,",
+        "`CheckpointHandler`. `python benchmarks/call_path.py --page docs/benchmarks/call_path.md` makes this page.",
+    ]
+    for title, calls in sections:
+        files = list(dict.fromkeys(name for name, _ in calls))
+        folders = {str(Path(name).parent) for name in files}
+        lines += ["", f"## {title}", "", f"{len(files)} files in {len(folders)} folders.", ""]
+        lines += ["| file | what it is for |", "|---|---|"]
+        for name in files:
+            tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
+            lines.append(f"| `{name}` | {(ast.get_docstring(tree) or '').splitlines()[0]} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Trace the runs, and write the list."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="the file to write; by default it is printed")
-    out = parser.parse_args().out
+    parser.add_argument("--page", type=Path, help="a page to write, with what each file is for")
+    arguments = parser.parse_args()
+    out = arguments.out
     batch, checkpoint = Tracer(), Tracer()
     with tempfile.TemporaryDirectory() as folder:
         run, kept = Path(folder) / "run", Path(folder) / "kept"
@@ -215,6 +238,8 @@ def main() -> None:
             resumed = trace_fit(run, kept / name)
             title = f"Reading a checkpoint from the {where} of an epoch"
             sections.append((title, resumed - fresh))
+    if arguments.page is not None:
+        arguments.page.write_text(page(sections), encoding="utf-8")
     text = "\n".join(describe(title, calls) for title, calls in sections)
     if out is None:
         print(text, end="")
