@@ -24,6 +24,7 @@ from gluon_svrg.events import (
     BatchEnd,
     ExceptionRaised,
     Order,
+    RequiresRun,
     Run,
     State,
     Stateful,
@@ -55,6 +56,7 @@ class GradientUpdateHandler(
     TrainEnd,
     ExceptionRaised,
     Stateful,
+    RequiresRun,
 ):
     """Takes the optimizer's step at the end of each batch, or every few batches.
 

@@ -320,7 +320,7 @@ def test_its_state_comes_back(cls, tmp_path):
         assert not equal(other_probe.state, state)
 
 
-IN_MXNETS = {gs.GradientUpdateHandler, gs.MetricHandler, gs.SVRGHandler}
+IN_MXNETS = {gs.MetricHandler}
 
 
 @pytest.mark.slow
@@ -337,8 +337,6 @@ def test_in_mxnets_estimator_it_works_or_says_what_it_needs(cls, mode, tmp_path)
     dataset = gluon.data.ArrayDataset(*(np.concatenate(x, 0) for x in zip(*BATCHES, strict=True)))
     data = gluon.data.DataLoader(dataset.transform_first(np.float32), batch_size=4)
     arguments = TABLE[cls].arguments(estimator, tmp_path)
-    if cls is gs.SVRGHandler:
-        arguments["train_data"] = data
     if cls in IN_MXNETS:
         estimator.fit(data, epochs=2, event_handlers=[cls(**arguments)])
         return

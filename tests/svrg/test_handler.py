@@ -12,7 +12,6 @@ from gluon_svrg.batch.backward import backward_of
 from gluon_svrg.events import BatchEnd, EpochBegin, GradientReady
 from mxnet import gluon
 from mxnet.gluon import nn
-from mxnet.gluon.contrib import estimator as mx_estimator
 from problems import ONE, TWO
 
 
@@ -83,28 +82,6 @@ def test_after_an_exception_the_trainer_is_a_plain_one():
     with pytest.raises(KeyError, match="broken"):
         estimator.fit(problem.ndarrays(), epochs=1, event_handlers=[gs.SVRGHandler(), Fail()])
     assert estimator.trainer.full_gradient is None
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("update_freq", [1, 2])
-def test_in_mxnets_estimator_the_weights_are_the_same(update_freq):
-    def data_of(problem):
-        data, label = (np.concatenate(part) for part in zip(*problem.batches, strict=True))
-        return gluon.data.DataLoader(gluon.data.ArrayDataset(data, label), batch_size=8)
-
-    weights = []
-    for module in (gs, mx_estimator):
-        problem = problems.make("mlp")
-        problem.net.hybridize(static_alloc=True)
-        estimator = estimator_for(problem, module)
-        estimator.logger.handlers.clear()
-        data = data_of(problem)
-        handler = gs.SVRGHandler(
-            update_freq, train_data=None if module is gs else data, coefficient=0.8
-        )
-        estimator.fit(data, epochs=4, event_handlers=[handler])
-        weights.append(problem.params)
-    assert problems.same(*weights)
 
 
 def test_layers_that_infer_their_shapes():
@@ -271,23 +248,6 @@ def test_between_batches_random_numbers_do_not_repeat():
 
 
 @pytest.mark.slow
-def test_a_failed_run_in_mxnets_estimator_leaves_nothing_behind():
-    class Fail(BatchEnd):
-        def batch_end(self, estimator, *args, **kwargs):
-            raise KeyError("broken")
-
-    problem = problems.make("softmax")
-    data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
-    estimator = estimator_for(problem, mx_estimator)
-    estimator.logger.handlers.clear()
-    with pytest.raises(KeyError, match="broken"):
-        estimator.fit(data, epochs=1, event_handlers=[gs.SVRGHandler(train_data=data), Fail()])
-    late = gs.SVRGHandler(start_epoch=1, train_data=data)
-    estimator.fit(data, epochs=2, event_handlers=[late])
-    assert late.gradient_evaluations == 2 * 8
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("contexts", [ONE, TWO], ids=["one", "two"])
 def test_batchnorm_statistics_are_the_same_bit_for_bit_as_without_svrg(contexts):
     def run(handlers):
@@ -397,24 +357,13 @@ def test_a_schedule_that_returns_something_else_is_an_error(value, error):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [gs, mx_estimator])
-def test_a_plain_trainer_is_an_error(module):
+def test_a_plain_trainer_is_an_error():
     problem = problems.make("softmax")
     trainer = gluon.Trainer(problem.net.collect_params(), "sgd")
-    estimator = module.Estimator(problem.net, problem.loss, trainer=trainer)
+    estimator = gs.Estimator(problem.net, problem.loss, trainer=trainer)
     data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
     with pytest.raises(ValueError, match="needs an SVRGTrainer, got Trainer: make it with"):
-        estimator.fit(data, epochs=1, event_handlers=[gs.SVRGHandler(train_data=data)])
-
-
-@pytest.mark.slow
-def test_mxnets_estimator_without_train_data_is_an_error():
-    problem = problems.make("softmax")
-    data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
-    with pytest.raises(
-        ValueError, match=r"mxnet.* does not give SVRGHandler the training data: pass them, SVRGH"
-    ):
-        estimator_for(problem, mx_estimator).fit(data, epochs=1, event_handlers=[gs.SVRGHandler()])
+        estimator.fit(data, epochs=1, event_handlers=[gs.SVRGHandler()])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

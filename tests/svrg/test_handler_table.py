@@ -201,30 +201,6 @@ def test_fewer_batches_than_in_the_full_pass_are_fine():
     assert handler.gradient_evaluations == 2 * 37
 
 
-@pytest.mark.full
-def test_in_mxnets_estimator():
-    """It takes only a DataLoader; one that hands out the same batches may be told as a list."""
-    weights = []
-    for table in (False, True):
-        problem = problems.make("softmax", samples=40)
-        batches = problem.ndarrays()
-
-        class Same(gluon.data.DataLoader):
-            def __iter__(self, batches=batches):
-                return iter(batches)
-
-        trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd", {"learning_rate": 0.1})
-        handler = gs.SVRGHandler(train_data=batches, gradient_table=table)
-        mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer).fit(
-            Same(gluon.data.ArrayDataset(*arrays_of(problem)), 8),
-            epochs=3,
-            event_handlers=[handler],
-        )
-        assert (handler.table is not None) == table
-        weights.append(problem.params)
-    assert problems.same(*weights)
-
-
 def test_a_second_snapshot_drops_the_first_ones_gradients():
     problem = problems.make("mlp")
     handler = gs.SVRGHandler()

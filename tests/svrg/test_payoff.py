@@ -11,7 +11,6 @@ from gluon_svrg.data.transforms import Compose, RandomFlipLeftRight, ToFloat
 from gluon_svrg.events import BatchEnd
 from mxnet import gluon
 from mxnet.gluon import nn
-from mxnet.gluon.contrib import estimator as mx_estimator
 from scripted import Corrections, Scripted
 
 
@@ -185,17 +184,6 @@ def test_the_estimator_adds_a_meter():
     assert sum(isinstance(h, gs.VarianceHandler) for h in estimator.handlers) == 1
     estimator.fit(problem.ndarrays(), epochs=1, event_handlers=gs.SVRGHandler())
     assert not any(isinstance(h, gs.VarianceHandler) for h in estimator.handlers)
-
-
-@pytest.mark.slow
-def test_mxnets_estimator_cannot_measure():
-    problem = problems.make("softmax")
-    data = gluon.data.DataLoader(gluon.data.ArrayDataset(*problem.batches[0]), 4)
-    trainer = gs.SVRGTrainer(problem.net.collect_params(), "sgd")
-    estimator = mx_estimator.Estimator(problem.net, problem.loss, trainer=trainer)
-    svrg = gs.SVRGHandler(train_data=data, max_variance_ratio=1 / 3)
-    with pytest.raises(ValueError, match=r"max_variance_ratio=0.33.* needs a VarianceHandler"):
-        estimator.fit(data, epochs=1, event_handlers=[svrg])
 
 
 @pytest.mark.parametrize(
