@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 
-FEW, FEW_SLOW = 6, 3
+FEW, FEW_SLOW = 4, 2
 
 
 def pytest_addoption(parser):  # noqa: D103
