@@ -195,6 +195,8 @@ class Bars(EpochBegin, BatchEnd, EpochEnd, SafePoint):
 
     def safe_point(self, estimator, *args, **kwargs):
         run_bar, epoch_bar = self.progress._run_bar, self.progress._epoch_bar
+        if run_bar is None:
+            return  # resumed after the last batch of an epoch: the bars come with its end
         at = None if epoch_bar is None else (epoch_bar.desc.rstrip(": "), epoch_bar.n)
         self.seen.append((run_bar.n, at))
 
