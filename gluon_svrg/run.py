@@ -66,7 +66,7 @@ class Position:
     @property
     def is_in_epoch(self) -> bool:
         """Whether the run is inside an epoch: from *epoch begin* until after *epoch end*."""
-        return self.phase is not Phase.BETWEEN or self.is_trained
+        return self.phase is not Phase.BETWEEN or self.batch_in_epoch > 0
 
     def is_due(
         self, event: str, every_n_epochs: int | None = None, every_n_batches: int | None = None
