@@ -59,6 +59,10 @@ _Resume: TypeAlias = str | PathLike[str] | None
 _OF_THE_DATA = "give it to gluon_svrg.data.ArrayLoader(x, y, batch_size=32, shuffle=True)"
 
 
+class MissingContextError(ValueError, AssertionError):
+    """The machine has no such device; MXNet's Estimator raises an AssertionError."""
+
+
 class Estimator(mx_estimator.Estimator, Run):
     """MXNet's Estimator, with any iterable as data, exact events and a result.
 
@@ -536,7 +540,7 @@ class Estimator(mx_estimator.Estimator, Run):
         try:
             return super()._check_context(context)
         except AssertionError as error:
-            raise ValueError(
+            raise MissingContextError(
                 f"context={context!r} is not there: this machine has no such device, or this build "
                 "of MXNet is without CUDA (mx.runtime.Features() tells); use mx.cpu(), or install "
                 "a build with CUDA, such as mxnet-cu117"

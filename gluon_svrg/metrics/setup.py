@@ -122,14 +122,28 @@ def _bare_name(metric: EvalMetric) -> str:
 
 
 def _check_names(metrics: list[EvalMetric], argument: str) -> None:
-    """Raise ValueError if two metrics have one name, so that one figure would hide the other."""
+    """Raise ValueError if two metrics have one name, so that one figure would hide the other.
+
+    Two that are made alike have the same figure, and hide nothing.
+    """
     parts: dict[str, EvalMetric] = {}
     for part in (part for metric in metrics for part in flatten_metrics(metric)):
-        if parts.setdefault(part.name, part) is not part:
+        if not _are_alike(parts.setdefault(part.name, part), part):
             raise ValueError(
                 f"{argument}: two metrics have the name {part.name!r}, and one figure would hide "
                 f"the other: give one another name, {type(part).__name__}(name=...)"
             )
+
+
+def _are_alike(one: EvalMetric, other: EvalMetric) -> bool:
+    """Return whether two metrics always have the same figure, as two ``Accuracy()`` have."""
+    if one is other:
+        return True
+    is_mxnets = (
+        type(one) is type(other) and type(one) in mx.registry.get_registry(EvalMetric).values()
+    )
+    takes_function = isinstance(one, mx.metric.CustomMetric)
+    return is_mxnets and not takes_function and one.get_config() == other.get_config()
 
 
 def _copy_of(metric: EvalMetric, purpose: str) -> EvalMetric:

@@ -315,3 +315,17 @@ def test_copies_for_another_data_set():
     handler.epoch_end(estimator)
     assert copied[0].get()[1] == 1.0
     assert {m.name: m.get()[1] for m in estimator.val_metrics} == before
+
+
+def test_two_metrics_that_are_made_alike_have_one_figure():
+    """MXNet's own tests give two."""
+    net = mx.gluon.nn.Dense(3, in_units=4)
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    metrics = [mx.metric.Accuracy(), mx.metric.Accuracy()]
+    estimator = gs.Estimator(net, mx.gluon.loss.SoftmaxCELoss(), metrics, trainer=trainer)
+    data = [(mx.nd.ones((6, 4)), mx.nd.array([0, 1, 2, 0, 1, 2]))]
+    row = estimator.fit(data, epochs=1).history[-1]
+    assert [metric.get() for metric in metrics] == [
+        ("training accuracy", row["training accuracy"])
+    ] * 2
