@@ -282,8 +282,8 @@ ACCURACY = mx.metric.Accuracy
 @pytest.mark.parametrize(
     ("train", "val", "argument"),
     [
-        ([ACCURACY(), ACCURACY()], None, "train_metrics"),
-        (["acc"], ["acc", mx.metric.CompositeEvalMetric([ACCURACY()])], "val_metrics"),
+        ([ACCURACY(), ACCURACY(axis=0)], None, "train_metrics"),
+        (["acc"], ["acc", mx.metric.CompositeEvalMetric([ACCURACY(axis=0)])], "val_metrics"),
         ([mx.metric.Loss("loss"), mx.metric.CustomMetric(np.allclose, "loss")], None, "train_met"),
     ],
 )
