@@ -200,7 +200,7 @@ def page(sections: list[tuple[str, Calls]]) -> str:
         "The files of `gluon_svrg/` that a real run goes through, in the order in which it enters",
         "them, with the first line of each, which says what it is for. One process, `ArrayLoader`,",
         "`SVRGHandler` with a table, `ValidationHandler`, `CheckpointHandler`.",
-        "`python benchmarks/call_path.py --page docs/benchmarks/call_path.md` makes this page.",
+        "`python benchmarks/call_path.py --page docs/call_path.md` makes this page.",
     ]
     for title, calls in sections:
         files = list(dict.fromkeys(name for name, _ in calls))
