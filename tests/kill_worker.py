@@ -18,7 +18,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 from gluon_svrg.arrays.encoding import from_bytes
-from gluon_svrg.checkpoint import parts, storage
+from gluon_svrg.checkpoint import network_state, storage
 from gluon_svrg.optimizer.states import trainer_states
 from gluon_svrg.reporting.history import MEASURED
 from mxnet.gluon import nn
@@ -30,12 +30,12 @@ POINTS = {
     "snapshot": (gs.Snapshot, "take"),
     "batch": (gs.BatchProcessor, "fit_batch"),
     "optimizer": (mx.optimizer.Updater, "__call__"),
-    "capture": (parts, "distinct_replicas"),
+    "capture": (network_state, "distinct_replicas"),
     "file": (storage, "write_through"),
     "flush": (os, "fsync"),
     "rename": (Path, "rename"),
     "removal": (storage.shutil, "rmtree"),
-    "restore": (parts, "write_replicas"),
+    "restore": (network_state, "write_replicas"),
 }
 
 

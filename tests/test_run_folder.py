@@ -49,7 +49,9 @@ def test_a_run_resumed_from_elsewhere_leaves_a_folder_of_another_run_alone(tmp_p
 def test_two_runs_at_a_time_in_one_folder_are_an_error(tmp_path):
     class Other(EpochEnd):
         def epoch_end(self, estimator, *args, **kwargs):
-            with pytest.raises(FileExistsError, match="is in use by another run, which has not ended"):
+            with pytest.raises(
+                FileExistsError, match="is in use by another run, which has not ended"
+            ):
                 fit(gs.CheckpointHandler(tmp_path), epochs=1)
 
     fit(gs.CheckpointHandler(tmp_path), Other())

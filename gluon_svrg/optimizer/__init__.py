@@ -1,5 +1,8 @@
 """AdamW, LARS, MARS, NAG, Signum, and a base class: MXNet 2's contract on MXNet 1.9.1."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from gluon_svrg import _lazy
 from gluon_svrg.optimizer.adamw import AdamW
 from gluon_svrg.optimizer.lars import LARS
 from gluon_svrg.optimizer.mars import MARS
@@ -20,3 +23,6 @@ __all__ = [
     "exclude_from_decay",
     "register",
 ]
+
+if not _TYPE_CHECKING:
+    __getattr__, __dir__ = _lazy.attach(__name__)
