@@ -122,9 +122,17 @@ def resolve(app, env, node, contnode):
 
 
 def module_of(_, module, name):
-    """Return where to look for the source of a name: not in `builtins`, as for an alias."""
+    """Return where to look for the source of a name: not in `builtins`, as for an alias.
+
+    What `events` has from another module gets no link to it: viewcode would take `events` for the
+    public module of all names in that file, such as `gluon_svrg.Position`.
+    """
     thing = getattr(sys.modules.get(module), name.partition(".")[0], None)
-    return module if getattr(thing, "__module__", None) == "builtins" else None
+    return (
+        module
+        if module == "gluon_svrg.events" or getattr(thing, "__module__", None) == "builtins"
+        else None
+    )
 
 
 def mathml(latex, display):
