@@ -193,23 +193,25 @@ def describe(title: str, calls: Calls) -> str:
 
 
 def page(sections: list[tuple[str, Calls]]) -> str:
-    """Return a page with the files of each section, and what each file is for."""
+    """Return a page with the files of each section, what each is for, and what is called in it."""
     lines = [
         "# The way of a batch and of a checkpoint",
         "",
         "The files of `gluon_svrg/` that a real run goes through, in the order in which it enters",
-        "them, with the first line of each, which says what it is for. One process, `ArrayLoader`,",
-        "`SVRGHandler` with a table, `ValidationHandler`, `CheckpointHandler`.",
+        "them: what each is for, which is its first line, and what is called in it. One process,",
+        "`ArrayLoader`, `SVRGHandler` with a table, `ValidationHandler`, `CheckpointHandler`.",
         "`python benchmarks/call_path.py --page docs/call_path.md` makes this page.",
     ]
     for title, calls in sections:
         files = list(dict.fromkeys(name for name, _ in calls))
         folders = {str(Path(name).parent) for name in files}
         lines += ["", f"## {title}", "", f"{len(files)} files in {len(folders)} folders.", ""]
-        lines += ["| file | what it is for |", "|---|---|"]
+        lines += ["| file | what it is for | what is called |", "|---|---|---|"]
         for name in files:
             tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
-            lines.append(f"| `{name}` | {(ast.get_docstring(tree) or '').splitlines()[0]} |")
+            purpose = (ast.get_docstring(tree) or "").splitlines()[0]
+            functions = ", ".join(f"`{function}`" for file, function in calls if file == name)
+            lines.append(f"| `{name}` | {purpose} | {functions} |")
     return "\n".join(lines) + "\n"
 
 

@@ -13,14 +13,15 @@ class Scripted(gs.VarianceHandler):
 
     def train_begin(self, estimator, *args, **kwargs):
         super().train_begin(estimator, *args, **kwargs)
-        measured = self._payoff._moments
+        payoff = self._payoff_of(estimator)
+        measured = payoff._moments
 
         def moments(number, seed):
             found, ratio = measured(number, seed), self.ratios[estimator.position.epoch]
             found.ratio = lambda coefficient: ratio
             return found
 
-        self._payoff._moments = moments
+        payoff._moments = moments
 
 
 class Corrections(EpochBegin, BatchBegin):

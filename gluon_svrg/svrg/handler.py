@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+import mxnet as mx
 from gluon_svrg import events
 from gluon_svrg._mxnet.trainer import parameters_of
 from gluon_svrg.arguments import explains_unknown
-from gluon_svrg.events import Order, Run, State
+from gluon_svrg.arrays.row_sparse import is_row_sparse, row_indices, row_sparse, stored_values
+from gluon_svrg.events import Interrupted, Order, Run, State
 from gluon_svrg.optimizer.states import names_by_structure
 from gluon_svrg.svrg import GradientTable, Interval, OptimalCoefficient
-from gluon_svrg.svrg.coefficient import Coefficient, checked_coefficient
-from gluon_svrg.svrg.controller import SVRGController
+from gluon_svrg.svrg.coefficient import (
+    Coefficient,
+    checked_coefficient,
+    coefficient_at,
+    resumed_coefficient,
+)
+from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.svrg.interval import check_interval_options
-from gluon_svrg.svrg.payoff import PayoffCriterion
+from gluon_svrg.svrg.payoff import Payoff, PayoffCriterion, Stage
 from gluon_svrg.svrg.snapshot_schedule import SnapshotSchedule
 from gluon_svrg.svrg.sparse_checks import check_run_with_rows, warn_of_other_batches
 from gluon_svrg.svrg.trainer import require_svrg_trainer
-from gluon_svrg.svrg.variance_handler import VarianceHandler
+from mxnet.ndarray import NDArray
 
 
 class SVRGHandler(
@@ -76,6 +85,8 @@ class SVRGHandler(
     criterion : PayoffCriterion
         Decides whether SVRG is on: ``criterion.off_since`` is the epoch in which it was switched
         off, or None.
+    payoff : Payoff
+        During a run: knows whether SVRG is on; a VarianceHandler measures with it.
 
     Raises
     ------
@@ -138,65 +149,213 @@ class SVRGHandler(
         check_run_with_rows(
             trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
         )
-        self._run = run = estimator
-        data = run.data
+        self._run, self._data = estimator, estimator.data
         if self.sparse_correction == "sparse" and self.coefficient != 0:
-            warn_of_other_batches(trainer, self.update_freq, data, estimator.logger)
+            warn_of_other_batches(trainer, self.update_freq, self._data, estimator.logger)
         self.interval = Interval.of(
-            run,
+            estimator,
             gradient_table=self.gradient_table,
             table_memory=self.table_memory,
             lock=self.lock,
             progress_bar=self.progress_bar,
         )
-        self._controller = SVRGController(
-            run,
-            data,
-            trainer,
-            self.interval,
-            self._schedule,
-            self.criterion,
-            self.coefficient,
-            self.sparse_correction,
-        )
-        self._controller.train_begin()
-        meters = [handler for handler in run.handlers if isinstance(handler, VarianceHandler)]
-        for meter in meters:
-            meter.attach(self._controller)
+        self.payoff = Payoff(estimator, self.criterion, self.coefficient)
+        self._trainer = trainer
+        trainer.on_clear = self._note_clear
+        num_earlier = self._schedule.num_snapshots_before(estimator.position.epoch)
+        self.interval.masks.skip(num_earlier)
+        self.criterion.reset()
+        self._turn_off()
+        self._data.unlock()  # a run that failed may have left it locked
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Take the snapshot and compute the full gradient, if this epoch is due for one."""
-        self._controller.epoch_begin()
+        """Take a snapshot, start the trial or turn SVRG off, as this epoch requires."""
+        epoch = estimator.position.epoch
+        if self.criterion.stage is Stage.OFF or self._schedule.is_over(epoch):
+            self._turn_off()
+        elif self._schedule.is_snapshot_epoch(epoch) or self.criterion.is_snapshot_overdue(epoch):
+            coefficient = self._next_coefficient()
+            if self.criterion.stage is Stage.WAITING and coefficient != 0:
+                self._turn_off()
+                self.interval.lock_data(self._data)
+                self.criterion.start_trial(epoch)
+            else:
+                self._take_snapshot(coefficient, 0.0)
+        if not isinstance(self.coefficient, OptimalCoefficient):
+            self._record_coefficient()
 
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Seed MXNet so that the network draws the same numbers as at the snapshot."""
-        self._controller.take_interrupted_snapshot()
-        self._controller.before(kwargs["batch"])
+        """Seed MXNet so that the network draws the same numbers as at the snapshot.
+
+        A snapshot that a stop has interrupted in the run before the resume is taken first.
+        """
+        self._take_due_snapshot()
+        if self.payoff.is_on and self.interval.masks.is_needed:
+            self.interval.before(kwargs["batch"], estimator.position.batch_in_epoch)
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Correct the gradient of the batch."""
-        self._controller.correct(kwargs["batch"])
+        """Correct the gradient of the batch, if SVRG is on."""
+        if self.payoff.is_on:
+            position = estimator.position
+            gradient = self.interval.gradient(kwargs["batch"], position.batch_in_epoch)
+            self._trainer.correct(gradient)
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Raise ValueError if the epoch's batches differ from those of the full pass."""
-        self._controller.epoch_end()
+        self.interval.check_batches()
+        self._record_coefficient()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Stop correcting the trainer's gradients, and free what belongs to the run."""
-        if "_controller" in vars(self):  # else an exception came before train begin
-            self._controller.train_end()
+        if "_trainer" in vars(self):  # else an exception came before train begin
+            self._turn_off()
+            self._trainer.on_clear = None
             self.interval.release()
-            del self._controller, self._run
+            del self.payoff, self._run, self._data, self._trainer
 
     exception_raised = train_end
 
+    def follow_payoff(self) -> None:
+        """Do at *batch end* what the measurement there has decided: end SVRG, or begin it."""
+        if self.criterion.stage is Stage.OFF and self.payoff.is_on:
+            self._record_coefficient()
+            self.interval.break_off()
+            self._trainer.clear_control_variate()
+        with suppress(Interrupted):  # the run ends with this batch, and a resume takes the snapshot
+            self._take_due_snapshot(extra_batches=1)
+
     def state_dict(self, estimator: Run) -> State:
         """Return the snapshot, the full gradient and the counts, but not the table."""
-        return self._controller.state_dict(self._names(estimator))
+        trainer = self._trainer
+        full_gradient, optimal = trainer.full_gradient, trainer.optimal_coefficient
+        shares = trainer.control_variate.row_shares
+        return {
+            "giving_up": self.criterion.state_dict(),
+            "pass": self.interval.state_dict(),
+            "coefficient": trainer.coefficient if optimal is None else optimal.state_dict(),
+            # With accumulation over batches, corrected gradients may wait for the step.
+            "is_corrected": trainer.is_corrected,
+            "full_gradient": None
+            if full_gradient is None
+            else {
+                place: _to_saved(full_gradient[name][0], shares.get(name))
+                for place, name in self._names().items()
+                if name in full_gradient
+            },
+        }
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue from `state`; recompute a gradient table, if the current epoch needs it."""
-        self._controller.load_state_dict(state, self._names(estimator), estimator.context)
+        """Continue from `state`; recompute a gradient table, if the current epoch needs it.
 
-    def _names(self, estimator: Run) -> dict[str, str]:
-        return names_by_structure(estimator.net, parameters_of(self._controller.trainer))
+        Raises
+        ------
+        ValueError
+            If the data give another full gradient, or the coefficient is of another kind.
+        """
+        trainer, position = self._trainer, estimator.position
+        self.interval.epoch = self._schedule.last_snapshot_epoch(position.epoch)
+        trainer.clear_control_variate()
+        self.criterion.load_state_dict(state["giving_up"])
+        full_gradient = None
+        if state["full_gradient"] is not None:
+            names = self._names()
+            saved = {names[place]: mean for place, mean in state["full_gradient"].items()}
+            full_gradient = _full_gradient_of(saved, estimator.context[0])
+        is_used = position.is_in_epoch or self._schedule.keeps_snapshot(position.epoch)
+        self.interval.load_state_dict(state["pass"], self._data, full_gradient, is_used)
+        if full_gradient is None:
+            return
+        coefficient = resumed_coefficient(self.coefficient, state["coefficient"])
+        trainer.restore_control_variate(full_gradient, coefficient, self.sparse_correction)
+        self.payoff.interval = self.interval
+        if isinstance(coefficient, OptimalCoefficient):
+            coefficient.load_state_dict(state["coefficient"], estimator.context)
+        trainer.is_corrected = state["is_corrected"]
+
+    def _names(self) -> dict[str, str]:
+        """Return the name of each of the trainer's parameters, by its structural name.
+
+        A network that is created again may have other names.
+        """
+        return names_by_structure(self._run.net, parameters_of(self._trainer))
+
+    def _take_due_snapshot(self, extra_batches: int = 0) -> None:
+        """Take the snapshot that the trial of this epoch has decided on, if it is due.
+
+        If a stop interrupts the full pass, the snapshot stays due. If the epoch has no more
+        batches, the next one begins with it.
+
+        Parameters
+        ----------
+        extra_batches : int
+            How many more batches count as done: 1 at *batch end*.
+        """
+        if self.criterion.stage is not Stage.DUE:
+            return
+        fraction = (self._run.position.batch_in_epoch + extra_batches) / (
+            self._data.num_batches or 1
+        )
+        # Nor if the run ends with this batch.
+        if fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
+            return
+        self._take_snapshot(self._next_coefficient(extra_batches), fraction)
+        # Plain gradients that wait for an accumulated step are right as they are.
+        self._trainer.is_corrected = self._trainer.has_waiting_gradient()
+        self._record_coefficient()
+
+    def _next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
+        """Return the coefficient of a snapshot that is taken now.
+
+        It is one for the whole epoch, also if the snapshot is taken in the middle of it.
+        """
+        return coefficient_at(self.coefficient, self._run.completed_fraction(extra_batches))
+
+    def _record_coefficient(self) -> None:
+        """Record the coefficient in the history; an estimated one waits for the devices."""
+        if self.payoff.is_on:
+            self._run.figures["coefficient"] = self._trainer.coefficient
+
+    def _turn_off(self) -> None:
+        """Continue with the plain optimizer, and with a new augmentation in each epoch."""
+        self._trainer.clear_control_variate()
+        self.interval.end()
+
+    def _take_snapshot(self, coefficient: float | OptimalCoefficient, fraction_done: float) -> None:
+        """Take a snapshot, and correct by its full gradient from now on."""
+        # First free the old gradients, before the full pass takes its own memory. The coefficient 0
+        # is the plain optimizer, bit for bit: no pass, no random number drawn.
+        self._turn_off()
+        if coefficient != 0:
+            full_gradient = self.interval.begin(self._data, self._run.position.epoch)
+            self._trainer.set_control_variate(full_gradient, coefficient, self.sparse_correction)
+            self.payoff.interval = self.interval
+        self.criterion.snapshot_taken(fraction_done)
+
+    def _note_clear(self) -> None:
+        self.payoff.interval = None
+
+
+def _full_gradient_of(saved: Mapping[str, Any], context: mx.Context) -> FullGradient:
+    """Return the full gradient that :meth:`SVRGHandler.state_dict` saved, by name."""
+    means, shares = {}, {}
+    for name, mean in saved.items():
+        if isinstance(mean, NDArray):
+            means[name] = mean
+        else:
+            shape = tuple(mean["shape"])
+            means[name] = row_sparse(mean["values"], mean["rows"], shape, context)
+            shares[name] = mx.nd.array(mean["shares"], dtype="float64")
+    # The scale has been taken out, and all workers have the same mean: nothing is added up.
+    return FullGradient(means, 1, loss_scale=1.0, is_of_all_workers=True, row_shares=shares)
+
+
+def _to_saved(mean: NDArray, shares: NDArray | None) -> Any:
+    """Return an array of a full gradient as plain data; a row_sparse one as its rows."""
+    if not is_row_sparse(mean) or shares is None:
+        return mean
+    return {
+        "rows": row_indices(mean),
+        "values": stored_values(mean),
+        "shares": shares.asnumpy(),
+        "shape": list(mean.shape),
+    }

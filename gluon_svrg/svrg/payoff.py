@@ -381,8 +381,8 @@ class MeasurementPlan(NamedTuple):
 class Payoff:
     """Measures in a run how SVRG changes the variance of the gradient, and decides if it pays.
 
-    The :class:`SVRGController` owns it, and does what `criterion` decides. A VarianceHandler says
-    when to measure, and reads the records; without SVRG it has a Payoff of its own.
+    The SVRGHandler owns it, and does what `criterion` decides. A VarianceHandler says when to
+    measure, and reads the records; without SVRG it has a Payoff of its own.
 
     While SVRG is on, its gradients at the snapshot are used. While it is off, the weights at the
     beginning of the epoch serve as a snapshot.
@@ -399,7 +399,7 @@ class Payoff:
     Attributes
     ----------
     interval : Interval or None
-        The snapshot with which gradients are corrected; None while SVRG is off. The controller
+        The snapshot with which gradients are corrected; None while SVRG is off. The handler
         sets it.
     records : list of VarianceRecord
         The measurements of this run, including those before a resume.

@@ -22,7 +22,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.svrg.coefficient import check_coefficient
-from gluon_svrg.svrg.controller import SVRGController
+from gluon_svrg.svrg.handler import SVRGHandler
 from gluon_svrg.svrg.payoff import MeasurementPlan, Payoff, PayoffCriterion, VarianceRecord
 
 
@@ -133,7 +133,7 @@ class VarianceHandler(
         )
         self.priority = float(priority)
         self._payoff: Payoff | None = None
-        self._controller: SVRGController | None = None
+        self._svrg: SVRGHandler | None = None
 
     @property
     def records(self) -> list[VarianceRecord]:
@@ -152,37 +152,34 @@ class VarianceHandler(
         """Return its task."""
         return ["measure the variance ratio"]
 
-    def attach(self, controller: SVRGController) -> None:
-        """Measure the SVRG of this controller in the next run."""
-        self._controller, self._payoff = controller, controller.payoff
-
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Check the data, and prepare the measurements."""
+        """Check the data, and look for the SVRG that is measured."""
         _check_length(estimator.data)
-        if self._controller is None:
-            self._payoff = Payoff(estimator, PayoffCriterion(None, None))
+        self._payoff = None
+        found = (handler for handler in estimator.handlers if isinstance(handler, SVRGHandler))
+        self._svrg = next(found, None)
 
     def gradient_ready(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Copy the weights before an epoch's first step, if they serve as a snapshot."""
         if not estimator.position.batch_in_epoch:
-            self._of_run.keep_reference(self._measures_epoch(estimator))
+            self._payoff_of(estimator).keep_reference(self._measures_epoch(estimator))
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Measure, if this batch is a point of measurement, and let SVRG follow the decision."""
         measures = self._measures_epoch(estimator)
         plan = MeasurementPlan(self.at, self.batches, measures, self.coefficient, self.seed)
-        record = self._of_run.measure(plan)
+        record = self._payoff_of(estimator).measure(plan)
         if record is None:
             return
         points = self._points_of(record.at, estimator.data.num_batches or 1)
         estimator.figures["variance_ratio"] = record.average
         estimator.figures |= {f"variance_ratio_at_{point:g}": record.ratio for point in points}
-        if self._controller is not None:
-            self._controller.follow_payoff()
+        if self._svrg is not None:
+            self._svrg.follow_payoff()
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Free what belongs to the run; `records` stay."""
-        self._controller = None
+        self._svrg = None
         if self._payoff is not None:  # else an exception came before train begin
             self._payoff.release()
 
@@ -190,15 +187,17 @@ class VarianceHandler(
 
     def state_dict(self, estimator: Run) -> State:
         """Return the measurements, and the weights that serve as a snapshot."""
-        return self._of_run.state_dict()
+        return self._payoff_of(estimator).state_dict()
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue from `state`."""
-        self._of_run.load_state_dict(state)
+        self._payoff_of(estimator).load_state_dict(state)
 
-    @property
-    def _of_run(self) -> Payoff:
-        assert self._payoff is not None  # since train begin
+    def _payoff_of(self, estimator: Run) -> Payoff:
+        """Return SVRG's, which every *train begin* has passed by now, or one of its own."""
+        if self._payoff is None:
+            svrg = self._svrg
+            self._payoff = svrg.payoff if svrg else Payoff(estimator, PayoffCriterion(None, None))
         return self._payoff
 
     def _measures_epoch(self, estimator: Run) -> bool:
