@@ -1,5 +1,7 @@
 """The figure of an epoch is that of all samples, however they are batched."""
 
+import itertools
+
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
@@ -263,6 +265,9 @@ def test_the_figure_is_that_of_all_samples(case, weights):
 @pytest.mark.parametrize("case", CASES)
 def test_workers_have_the_same_figure(case, weights):
     expected = oracle(case, weights)
-    for size in (5, 10, SAMPLES):
-        found = on_threads(2, lambda w, size=size: figure_of(case, weights, size, 1, w))
-        assert found[0] == found[1] == pytest.approx(expected, rel=1e-12, abs=1e-13), size
+    for size, contexts in itertools.product((5, 10, SAMPLES), (1, 2, 3)):
+        found = on_threads(
+            2, lambda w, size=size, contexts=contexts: figure_of(case, weights, size, contexts, w)
+        )
+        exact = pytest.approx(expected, rel=1e-12, abs=1e-13)
+        assert found[0] == found[1] == exact, (size, contexts)
