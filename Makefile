@@ -37,8 +37,11 @@ test: lint types  ## what has to hold for a change
 
 test-all: test full  ## and what takes long
 
+# MARK="full and not long": those that .ci/run has time for.
+MARK := full
+
 full: .venv/dev.installed  ## kills, several processes, recipes, the site, the wheel, the other Pythons
-	$(PYTEST) --cover $(COVER) -m full
+	$(PYTEST) --cover $(COVER) -m "$(MARK)"
 	.ci/pythons
 
 lint: .venv/dev.installed
@@ -65,7 +68,7 @@ test-linear:  ## the tests of the linear models in an environment of their own, 
 
 test-unpinned:  ## the same tests at the versions that pip resolves alone, as for a user
 	.ci/venv $(PYTHON) .venv/unpinned test /dev/null
-	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest --cover $(COVER) -m "not full" $(PLATFORM_TESTS) linear/tests/test_parquet.py tests/deploy/test_images.py
+	OMP_NUM_THREADS=1 .venv/unpinned/bin/python -m pytest -n auto --dist loadfile --cover $(COVER) -m "not full" $(PLATFORM_TESTS) linear/tests/test_parquet.py tests/deploy/test_images.py
 
 format: .venv/dev.installed  ## put the code into the form that `make lint` wants
 	$(BIN)/ruff check --fix .

@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 
-FEW, FEW_SLOW = 4, 2
+FEW, FEW_SLOW = 3, 2
 
 
 def pytest_addoption(parser):  # noqa: D103

@@ -7,7 +7,7 @@ import pytest
 import softmax_regression as recipe
 from sklearn.datasets import load_digits
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from gluon_svrg.stops import StopReason
 from mxnet import gluon
 from mxnet.gluon import nn
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 X = np.random.default_rng(0).normal(size=(24, 6)).astype("float32")
 Y = np.random.default_rng(1).integers(0, 3, 24).astype("float32")

@@ -48,6 +48,7 @@ print((rss() - first) / 3)
 """
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_fold_leaves_nothing(tmp_path):
     """On 0.1 it is 47 MiB a fold."""

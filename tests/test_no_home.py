@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 ROOT = Path(__file__).parent.parent
 # Root may write everywhere. This user may read everything, as root, and write nothing of it.

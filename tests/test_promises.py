@@ -339,6 +339,7 @@ print(hashlib.sha256(b"".join(parts)).hexdigest())
 """
 
 
+@pytest.mark.long
 def test_how_threads_wait_changes_no_bit():
     def run(**variables):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP", "GOMP"))}

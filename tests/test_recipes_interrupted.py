@@ -16,7 +16,7 @@ import interruption
 import gluon_svrg as gs
 import pytest
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"

@@ -29,6 +29,7 @@ def rows_of(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [[], ["--svrg", "--optimizer", "adam"]], ids=["plain", "svrg"])
 def test_object_detection(tmp_path, more):
     small = ["--images", "12", "--test-images", "10", "--epochs", "1", "--batch-size", "8"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 ROOT = Path(__file__).parent.parent
 MEASURED = {"seconds", "samples_per_second", "peak_memory_mib"}

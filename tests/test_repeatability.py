@@ -4,7 +4,7 @@ import mxnet as mx
 import pytest
 import repeatability
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 EPOCHS = 2
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_docs import ROOT, code_of
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 # Where it is killed: when this is there.
 KILLS = ["search/trial-0/epoch-2-batch-44", "search/trial-2/epoch-1-batch-22", "search/trial-5"]

@@ -14,7 +14,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.contrib import estimator as mx_estimator
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 3)).astype("float32"), RNG.integers(0, 2, 12).astype("float32")

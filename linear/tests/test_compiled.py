@@ -49,6 +49,7 @@ assert sum(double.stats.cache_hits.values()) == 2, double.stats
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_two_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path):
     (tmp_path / "kernel.py").write_text(KERNEL)
     for name, text in (("fill", FILL), ("read", READ)):
@@ -61,6 +62,7 @@ def test_two_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_the_loops_are_plain_python_where_the_compiler_is_off():
     code = "from provenglm import descent_kernels, sdca_kernels\n"
     code += "print(type(descent_kernels.measure), type(sdca_kernels.softmax))"
@@ -100,6 +102,7 @@ fcntl.flock = flock
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("why", NOWHERE)
 def test_compiled_code_needs_no_cache(tmp_path, why):
     (tmp_path / "kernel.py").write_text(KERNEL)
@@ -145,6 +148,7 @@ print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, len(seen))
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_ctrl_c_during_the_import_of_numba_comes_after_it():
     out = [
         subprocess.run(

@@ -431,6 +431,7 @@ def test_a_worker_that_ends_before_mpi_starts_ends_the_job(script, tmp_path, end
     assert "here" not in done.out
 
 
+@pytest.mark.long
 def test_workers_end_together(script):
     """Without MPI_Finalize a worker that leaves may crash those in their last sum."""
     path = script(
@@ -492,6 +493,7 @@ def test_a_worker_is_stopped_before_mpi_starts(script, tmp_path):
     assert re.search(r"launch: worker 1 \(process \d+\) is stopped", cause(done)), done.err
 
 
+@pytest.mark.long
 def test_a_worker_that_never_comes_to_mpi(script, tmp_path):
     """The others end themselves, with their stacks."""
     env = break_mpi4py(tmp_path, "import time; time.sleep(300)")
@@ -511,6 +513,7 @@ start_timer()
 """
 
 
+@pytest.mark.long
 def test_a_loop_without_an_end_is_shown(script):
     """Though the other worker's limit passes a second before."""
     path = script(f"{WATCHED}def endless():\n    while True: pass\nendless() if rank else meet()")

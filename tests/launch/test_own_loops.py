@@ -5,7 +5,7 @@ import re
 import pytest
 from launching import launch
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 # The trainer is gone before the end of the script.
 SCRIPT = """

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from launching import ROOT, Launched, launch, wait_for
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 pytest.importorskip("mpi4py")
 

@@ -216,6 +216,7 @@ def test_every_n_epochs():
     assert ["variance_ratio" in row for row in result.history] == [True, False] * 2 + [True]
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize("coefficient", ["auto", OptimalCoefficient("network"), 0.4])
 def test_auto_is_never_worse_than_nothing_or_svrg(coefficient):

@@ -178,6 +178,7 @@ def test_no_rate_is_tried_above_one_that_fails():
 GRID = {"sgd": [2.0**k for k in range(-6, 3)], "adam": [2.0**k for k in range(-11, -2)]}
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("optimizer", "arguments"), [("sgd", {"momentum": 0.9}), ("adam", {})], ids=["sgd", "adam"]

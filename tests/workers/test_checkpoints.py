@@ -6,7 +6,7 @@ from cluster import run_together
 from gluon_svrg.checkpoint import storage
 from workers import checkpoint_programs as programs
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 OTHER_NUMBER = (
     "WARNING: resume: a checkpoint of {} continues on {}: the results will be close, but not "

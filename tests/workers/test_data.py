@@ -6,7 +6,7 @@ import pytest
 from cluster import run_together
 from workers.data_programs import Y
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from cluster import run_together
 from gluon_svrg.run import Phase, Position
 from workers.compare import assert_close
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 CASES = [
     "plain",

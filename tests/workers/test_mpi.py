@@ -17,6 +17,7 @@ def answers(request):
     return run_together(PROGRAMS + "everything", size, env=env)
 
 
+@pytest.mark.long
 def test_all_gather_what_each_gives(answers):
     size = len(answers)
     for answer in answers:
@@ -225,12 +226,14 @@ def test_a_worker_that_is_killed_takes_the_others_with_it():
 LIMIT = {"GLUON_SVRG_PROGRESS_TIMEOUT": "3"}
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_says_where():
     job = run_together(PROGRAMS + "ends", 3, "hang", check=False, env=LIMIT)
     assert job.code != 0
     assert "in hangs" in job.err[1]
 
 
+@pytest.mark.long
 def test_a_worker_that_is_stopped_is_named_by_the_others():
     job = run_together(PROGRAMS + "ends", 3, "stop", check=False, env=LIMIT)
     assert job.code == 1
