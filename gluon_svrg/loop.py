@@ -11,6 +11,7 @@ import numpy as np
 from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._mxnet.block import full_data, has_shape, storage_types
 from gluon_svrg._mxnet.trainer import trained_parameters
+from gluon_svrg.arrays.finite import are_finite
 from gluon_svrg.batch.processor import fit_batch, outputs_of_batch
 from gluon_svrg.checkpoint.handler import checkpoint_directories
 from gluon_svrg.checkpoint.network_state import frozen_parameters
@@ -352,12 +353,18 @@ class FitLoop:
 
 def _name_of_bad_weight(trainer: gluon.Trainer) -> str | None:
     """Return the name of the first trained parameter that has a NaN or an infinity."""
-    for param in trained_parameters(trainer):
-        if has_shape(param) and storage_types(param)[0] == "default":
-            # A sum is not finite if one number is not, and zeros do not overflow.
-            zeros = to_nd(full_data(param)[0]) * 0
-            if not np.isfinite(mx.nd.sum(zeros).asscalar()):
-                return str(param.name)
+    params = [
+        param
+        for param in trained_parameters(trainer)
+        if has_shape(param) and storage_types(param)[0] == "default"
+    ]
+    weights = [to_nd(full_data(param)[0]) for param in params]
+    if are_finite(weights):
+        return None
+    for param, weight in zip(params, weights, strict=True):
+        # A sum is not finite if one number is not, and zeros do not overflow.
+        if not np.isfinite(mx.nd.sum(weight * 0).asscalar()):
+            return str(param.name)
     return None
 
 

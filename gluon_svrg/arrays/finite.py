@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -25,6 +26,25 @@ def sums_of_squares(arrays: Sequence[NDArray]) -> list[NDArray]:
     arrays = list(map(with_axis, arrays))
     chunks = (arrays[i : i + _MAX_ARRAYS] for i in range(0, len(arrays), _MAX_ARRAYS))
     return [mx.nd.multi_sum_sq(*chunk, num_arrays=len(chunk)) for chunk in chunks]
+
+
+def are_finite(arrays: Iterable[NDArray]) -> bool:
+    """Return whether all numbers are known to be finite, by one wait for the device.
+
+    False also for values whose squares overflow, and for dtypes that have no sum of squares.
+
+    Parameters
+    ----------
+    arrays : iterable of NDArray
+        Of any contexts and dtypes.
+    """
+    groups: dict[Any, list[NDArray]] = {}
+    for array in arrays:
+        groups.setdefault((array.ctx, array.dtype), []).append(array)
+    if any(dtype not in (np.float16, np.float32, np.float64) for _, dtype in groups):
+        return False
+    sums = [squares for group in groups.values() for squares in sums_of_squares(group)]
+    return all(np.isfinite(squares.asnumpy()).all() for squares in sums)
 
 
 class NonFiniteDetector:

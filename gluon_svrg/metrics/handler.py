@@ -22,6 +22,7 @@ from gluon_svrg.events import (
     Run,
     State,
     Stateful,
+    TrainBegin,
     TrainEnd,
 )
 from gluon_svrg.metrics.epoch_metric import EpochMetric
@@ -46,6 +47,7 @@ from mxnet.ndarray import NDArray
 
 class MetricHandler(
     mx_estimator.MetricHandler,
+    TrainBegin,
     EpochBegin,
     BatchEnd,
     EpochEnd,
@@ -111,20 +113,25 @@ class MetricHandler(
         self._totals: dict[int, Total] = {}  # by the id of the metric
         self._has_ended = False
         self._task = Task()
+        self._has_weights = False
         self._workers: Workers = SingleProcess()
         self._batch_axis = 0
         self._count = 0  # of batches since the metrics were reset
         self._period: int | None = None
 
+    def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
+        """Read what the run says, which may continue within an epoch."""
+        self._join(estimator)
+
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Reset the metrics."""
+        self._join(estimator)
         self._begin(estimator)
         super().epoch_begin(estimator, *args, **kwargs)
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Keep the outputs of the batch."""
-        self._join(estimator)
-        weight = self._weight_in(estimator, kwargs.get("batch")) if kwargs["pred"] else None
+        weight = weight_in(kwargs.get("batch")) if self._has_weights and kwargs["pred"] else None
         outputs = outputs_of(
             kwargs["label"], kwargs["pred"], kwargs["loss"], weight, self._batch_axis
         )
@@ -144,7 +151,6 @@ class MetricHandler(
 
     def epoch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Compute the figures of the epoch."""
-        self._join(estimator)
         self.flush()
         self._end()
         self._stop_listening()
@@ -163,7 +169,6 @@ class MetricHandler(
 
     def state_dict(self, estimator: Run) -> State:
         """Return the totals of the epoch so far, and the attributes of other metrics."""
-        self._join(estimator)
         if self._workers.is_distributed:
             reduction = self._workers.reduction(self._contribution(), self._add_to_state)
             return cast(State, reduction)
@@ -172,7 +177,6 @@ class MetricHandler(
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
         """Continue the epoch with the saved totals; without them the metrics begin again."""
-        self._join(estimator)
         self._begin(estimator)
         is_in_epoch = estimator.position.batch_in_epoch > 0 and estimator.position.is_in_epoch
         if is_in_epoch and "parts" not in state:
@@ -268,7 +272,8 @@ class MetricHandler(
                 if is_known(part)
             ],
             "outputs": outputs,
-            "bytes": sum(map(bytes_in, waiting)),
+            # Only the first batch is counted on several workers, and then the period is known.
+            "bytes": sum(map(bytes_in, waiting)) if self._period is None else 0,
         }
 
     def _totals_of(self, part: EvalMetric) -> list[Total]:
@@ -329,26 +334,20 @@ class MetricHandler(
             show(part, saved["total"])
 
     def _join(self, estimator: Run) -> None:
-        """Read what the run says about its workers, axes and loss."""
+        """Read what the run says about its workers, axes, loss and batches."""
         if isinstance(estimator, Run):
             self._workers, self._batch_axis = estimator.workers, estimator.batch_axis
+        is_training = True
         if isinstance(estimator, Run | mx_estimator.Estimator):
-            is_training = self._is_of_training(estimator)
+            training = {id(metric) for metric in estimator.train_metrics}
+            is_training = any(id(metric) in training for metric in self.metrics)
             self._task = Task.of(estimator.loss if is_training else estimator.val_loss)
-
-    def _is_of_training(self, estimator: Run) -> bool:
-        training = {id(metric) for metric in estimator.train_metrics}
-        return any(id(metric) in training for metric in self.metrics)
-
-    def _weight_in(self, estimator: Run, batch: object) -> Any:
-        """Return the weights of a batch, if the processor of batches is this package's."""
         processor = getattr(estimator, "batch_processor", None)
-        if not isinstance(processor, BatchProcessor):
-            return None
-        name = "fit_batch" if self._is_of_training(estimator) else "evaluate_batch"
-        if getattr(type(processor), name) is not getattr(BatchProcessor, name):
-            return None  # it may take the third item for something else
-        return weight_in(batch)
+        name = "fit_batch" if is_training else "evaluate_batch"
+        # A processor with a method of its own may take the third item for something else.
+        self._has_weights = isinstance(processor, BatchProcessor) and (
+            getattr(type(processor), name) is getattr(BatchProcessor, name)
+        )
 
 
 def metric_handlers(

@@ -61,19 +61,11 @@ def outputs_of(
     batch_axis : int
         The axis of the samples.
     """
-    sizes = [num_samples(leaves[0], batch_axis) for item in label if (leaves := _arrays_in(item))]
-    weights: list[Any] = []
-    lengths = {num_samples(leaf, batch_axis) for leaf in tree_leaves(weight)}
-    if len(sizes) == len(label) and lengths == {sum(sizes)}:
-        ends = np.cumsum([0, *sizes])
-        for begin, end in itertools.pairwise(ends.tolist()):
-            share = partial(slice_samples, rows=slice(begin, end), batch_axis=batch_axis)
-            weights.append(tree_map(lambda array: array.copy(), tree_map(share, weight)))
     return Outputs(
         [tree_map(lambda array: to_nd(array).copy(), item) for item in label],
         [tree_map(_as_legacy, item) for item in pred],
         [with_axis(to_nd(item)) for item in loss],
-        weights,
+        [] if weight is None else _weights_of(label, weight, batch_axis),
     )
 
 
@@ -185,6 +177,19 @@ def bytes_in(outputs: Outputs) -> int:
         for array in tree_leaves(list(outputs))
         if isinstance(array, (NDArray, np.ndarray))
     )
+
+
+def _weights_of(label: Sequence[Any], weight: Any, batch_axis: int) -> list[Any]:
+    """Return copies of the weights on each context; none if there are more or fewer than labels."""
+    sizes = [num_samples(leaves[0], batch_axis) for item in label if (leaves := _arrays_in(item))]
+    lengths = {num_samples(leaf, batch_axis) for leaf in tree_leaves(weight)}
+    if len(sizes) != len(label) or lengths != {sum(sizes)}:
+        return []
+    weights = []
+    for begin, end in itertools.pairwise(np.cumsum([0, *sizes]).tolist()):
+        share = partial(slice_samples, rows=slice(begin, end), batch_axis=batch_axis)
+        weights.append(tree_map(lambda array: array.copy(), tree_map(share, weight)))
+    return weights
 
 
 def _as_legacy(value: object) -> object:

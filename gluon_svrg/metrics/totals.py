@@ -119,7 +119,9 @@ def _kind(pair: Pair) -> Any:
         if not isinstance(array, NDArray):
             raise ValueError(f"the {what} is no array, but a {type(array).__name__}")
     weight = None if pair.weight is None else pair.weight.shape[1:]
-    return *((a.shape[1:], np.dtype(a.dtype).name, str(a.ctx), a.ndim) for a in arrays), weight
+    shapes = [array.shape for array in arrays]
+    rows = [(len(shape), shape[1:]) for shape in shapes]
+    return *rows, *((array.dtype, array.ctx) for array in arrays), weight
 
 
 def _totals_of_group(
