@@ -26,6 +26,7 @@ from gluon_svrg.events import (
     TrainEnd,
 )
 from gluon_svrg.metrics.epoch_metric import EpochMetric
+from gluon_svrg.metrics.gathering import packed, whole_batches
 from gluon_svrg.metrics.outputs import (
     Outputs,
     bytes_in,
@@ -33,7 +34,6 @@ from gluon_svrg.metrics.outputs import (
     update_metric,
     without_weight_zero,
 )
-from gluon_svrg.metrics.over_workers import packed, whole_batches
 from gluon_svrg.metrics.readers import stop_watching, watch_reads, watchers
 from gluon_svrg.metrics.setup import LOSS, flatten_metrics
 from gluon_svrg.metrics.state import metric_state, set_metric_state

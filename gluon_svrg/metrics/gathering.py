@@ -1,4 +1,4 @@
-"""What the workers tell each other for their metrics."""
+"""Put together what the workers tell each other for their metrics."""
 
 from __future__ import annotations
 
