@@ -314,9 +314,10 @@ class Estimator(mx_estimator.Estimator, Run):
             id(b): b for b in (self.net, self.loss, self.val_net, self.val_loss)
         }.values():
             check_initialized(block)
-        _check_contexts(self.net, self.context)
+        params = list(self.net.collect_params().values())
+        _check_contexts(params, self.context)
         verbose = check_verbose(verbose) if self.workers.is_first else 0
-        _check_that_it_trains(self)
+        _check_that_it_trains(self, params)
         self.state = RunState(
             self.position,
             self.history,
@@ -572,8 +573,8 @@ def _contexts_of(net: mx.gluon.Block) -> list[mx.Context] | None:
     return None
 
 
-def _check_contexts(net: mx.gluon.Block, contexts: list[mx.Context]) -> None:
-    for param in net.collect_params().values():
+def _check_contexts(params: Iterable[mx.gluon.Parameter], contexts: list[mx.Context]) -> None:
+    for param in params:
         if set(param.list_ctx()) != set(contexts):
             raise ValueError(
                 f"parameter {param.name!r} is on {param.list_ctx()} but the Estimator trains on "
@@ -628,7 +629,7 @@ def _check_initial_epoch(initial_epoch: int, epochs: int | None, resume: object)
         )
 
 
-def _check_that_it_trains(estimator: Estimator) -> None:
+def _check_that_it_trains(estimator: Estimator, params: Iterable[mx.gluon.Parameter]) -> None:
     trained = trained_parameters(estimator.trainer)
     if not trained:
         raise ValueError(
@@ -637,8 +638,7 @@ def _check_that_it_trains(estimator: Estimator) -> None:
         )
     if type(estimator.batch_processor).fit_batch is not BatchProcessor.fit_batch:
         return  # it may train another network
-    blocks = (estimator.net, estimator.loss)
-    own = {id(param) for block in blocks for param in block.collect_params().values()}
+    own = {id(param) for param in (*params, *estimator.loss.collect_params().values())}
     if not any(id(param) in own for param in trained):
         raise ValueError(
             f"the trainer has no parameter of the network, which would stay as it is: it has "
