@@ -376,8 +376,10 @@ def _check_tasks(handlers: Sequence[EventHandler]) -> None:
             for task in tasks_of(handler) if isinstance(handler, kind) else ():
                 other = owners.setdefault(task, handler)
                 if other is not handler:
+                    or_another = ", or another name" if hasattr(handler, "name") else ""
                     raise ValueError(
                         f"{type(other).__name__} and {name} both {task}: give one of them only"
+                        f"{or_another}"
                     )
 
 

@@ -202,7 +202,8 @@ def test_two_of_one_name_are_refused():
     problem = problems.make("softmax")
     estimator = runs.estimator_of(problem, train_metrics=mx.metric.Accuracy())
     handlers = [gs.ValidationHandler(data_of(1), name="test") for _ in range(2)]
-    with pytest.raises(ValueError, match="both compute the test figures"):
+    message = "both compute the test figures: give one of them only, or another name"
+    with pytest.raises(ValueError, match=message):
         estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
 
 
