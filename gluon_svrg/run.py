@@ -326,13 +326,3 @@ class Run:
         batches = self.data.num_batches if self.train_data is not None else None
         part = self.position.batch_in_epoch / batches if batches else 0.0
         return min(1.0, (self.position.epoch + part) / self.max_epoch)
-
-    def completed_fraction(self, extra_batches: int = 0) -> float:
-        """Return the fraction of the run that is done, in [0, 1], for a coefficient schedule.
-
-        In a run of `epochs` it counts whole epochs; :attr:`progress` counts batches, too.
-        `extra_batches` more batches count as done: 1 at *batch end*.
-        """
-        if self.max_epoch:
-            return self.position.epoch / self.max_epoch
-        return (self.position.batch + extra_batches) / (self.max_batch or 1)

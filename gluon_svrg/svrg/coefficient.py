@@ -12,6 +12,7 @@ from gluon_svrg._typing import NumPyArray
 from gluon_svrg.arguments import check_integer
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.events import State
+from gluon_svrg.run import Run
 from gluon_svrg.schedules import named
 from mxnet.ndarray import NDArray
 from mxnet.symbol import Symbol
@@ -273,6 +274,18 @@ def check_coefficient(value: object, source: str = "coefficient") -> float:
             f"{source} must be in [0, 1], got {value!r}: 1 is SVRG, 0 the plain optimizer"
         )
     return float(value)
+
+
+def schedule_progress(run: Run, extra_batches: int = 0) -> float:
+    """Return the fraction of a run that is done, in [0, 1], for the schedule of a coefficient.
+
+    One snapshot has one coefficient, also if it is taken within an epoch: so a run of `epochs`
+    counts whole ones, where :attr:`gluon_svrg.events.Run.progress` counts batches, too.
+    `extra_batches` more batches count as done: 1 at *batch end*.
+    """
+    if run.max_epoch:
+        return run.position.epoch / run.max_epoch
+    return (run.position.batch + extra_batches) / (run.max_batch or 1)
 
 
 def coefficient_at(

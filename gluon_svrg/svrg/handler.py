@@ -19,6 +19,7 @@ from gluon_svrg.svrg.coefficient import (
     checked_coefficient,
     coefficient_at,
     resumed_coefficient,
+    schedule_progress,
 )
 from gluon_svrg.svrg.gradient import FullGradient
 from gluon_svrg.svrg.interval import check_interval_options
@@ -296,7 +297,7 @@ class SVRGHandler(
             self._data.num_batches or 1
         )
         # Nor if the run ends with this batch.
-        if fraction >= 1 or self._run.completed_fraction(extra_batches) >= 1:
+        if fraction >= 1 or schedule_progress(self._run, extra_batches) >= 1:
             return
         self._take_snapshot(self._next_coefficient(extra_batches), fraction)
         # Plain gradients that wait for an accumulated step are right as they are.
@@ -308,7 +309,7 @@ class SVRGHandler(
 
         It is one for the whole epoch, also if the snapshot is taken in the middle of it.
         """
-        return coefficient_at(self.coefficient, self._run.completed_fraction(extra_batches))
+        return coefficient_at(self.coefficient, schedule_progress(self._run, extra_batches))
 
     def _record_coefficient(self) -> None:
         """Record the coefficient in the history; an estimated one waits for the devices."""

@@ -18,7 +18,12 @@ from gluon_svrg.batch.backward import backward_of
 from gluon_svrg.data.training_data import TrainingData
 from gluon_svrg.rng import seed_mxnet, worker_seed
 from gluon_svrg.run import Run
-from gluon_svrg.svrg.coefficient import Coefficient, OptimalCoefficient, coefficient_at
+from gluon_svrg.svrg.coefficient import (
+    Coefficient,
+    OptimalCoefficient,
+    coefficient_at,
+    schedule_progress,
+)
 from gluon_svrg.svrg.full_pass import IndexedBatch
 from gluon_svrg.svrg.interval import Interval
 from gluon_svrg.svrg.snapshot import Snapshot
@@ -612,7 +617,7 @@ class Payoff:
             self._run.position.epoch
         )
         if is_of_svrg and self._coefficient is not None:
-            progress = self._run.completed_fraction(extra_batches=1)
+            progress = schedule_progress(self._run, extra_batches=1)
             coefficient = coefficient_at(self._coefficient, progress)
         return coefficient if isinstance(coefficient, float) else moments.optimal_coefficients()
 
