@@ -7,7 +7,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from gluon_svrg.arrays.samples import with_axis
+from gluon_svrg.arrays.batch import with_axis
 from mxnet.ndarray import NDArray
 
 # One operator takes at most 200 arrays: MXNet's AMP loss scaler splits at this number, too.

@@ -12,8 +12,8 @@ import numpy as np
 from gluon_svrg._mxnet.array_mode import is_mx_np, to_active_mode, to_nd
 from gluon_svrg._mxnet.block import inputs_of, names_of_own_parameters
 from gluon_svrg._mxnet.symbol import reason_of
+from gluon_svrg.arrays.batch import num_samples, slice_samples
 from gluon_svrg.arrays.nested import check_no_mask, describe_value, tree_leaves, tree_map
-from gluon_svrg.arrays.samples import num_samples, slice_samples
 from gluon_svrg.batch.casting import (
     call_network_with_casts,
     call_with_casts,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gluon_svrg.checkpoint.state_keys import state_key
+from gluon_svrg.class_names import class_key
 from gluon_svrg.events import EventHandler, Run, State, Stateful
 from gluon_svrg.stops import StopReason
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -157,3 +157,17 @@ _COUNTERS = (
 
 def _counters_of(handler: EventHandler) -> list[_Counters]:
     return [row for row in _COUNTERS if isinstance(handler, row.kind)][:1]
+
+
+def state_key(handler: object) -> str:
+    """Return the key under which the state of `handler` is saved.
+
+    This is the ``state_key`` that its class declares; for MXNet's own handlers a name such as
+    ``mxnet.StoppingHandler``; for any other handler the :func:`class_key`.
+    """
+    if isinstance(handler, Stateful) and handler.state_key is not None:
+        return handler.state_key
+    handler_class = type(handler)
+    if handler_class is getattr(mx_estimator, handler_class.__name__, None):
+        return f"mxnet.{handler_class.__name__}"
+    return class_key(handler)

@@ -9,7 +9,6 @@ from operator import index
 from typing import Any
 
 import mxnet as mx
-from gluon_svrg.checkpoint.state_keys import RANDOM_STATE
 from gluon_svrg.events import (
     EpochBegin,
     HasExclusiveTasks,
@@ -58,7 +57,7 @@ class RandomStateHandler(
         After all others, so that no number is drawn between this handler and the next batch.
     """
 
-    state_key = RANDOM_STATE
+    state_key = "random_state"
     may_request = False
 
     def __init__(self, priority: float = Order.LAST) -> None:

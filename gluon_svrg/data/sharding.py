@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from gluon_svrg.arrays.batch import Batch
+from gluon_svrg.arrays.batch import Batch, num_samples, slice_samples
 from gluon_svrg.arrays.nested import describe_value, tree_leaves, tree_map
-from gluon_svrg.arrays.samples import num_samples, slice_samples
 from mxnet.ndarray import NDArray
 
 FINGERPRINT = "contents"

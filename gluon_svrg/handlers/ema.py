@@ -11,9 +11,9 @@ from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._mxnet.block import has_static_shape, is_differentiable
 from gluon_svrg._mxnet.trainer import optimizer_of
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
+from gluon_svrg.arrays.batch import with_axis
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device, distinct_replicas, mean_replicas, write_replicas
-from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.events import (
     BatchEnd,
     ExceptionRaised,

@@ -17,9 +17,9 @@ from gluon_svrg._mxnet.trainer import (
     updates_on_kvstore,
 )
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
+from gluon_svrg.arrays.batch import samples_of_loss, with_axis
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
-from gluon_svrg.arrays.samples import samples_of_loss, with_axis
 from gluon_svrg.events import (
     BatchEnd,
     ExceptionRaised,

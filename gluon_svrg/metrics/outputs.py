@@ -12,8 +12,8 @@ import numpy as np
 from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg._mxnet.metric import takes_extra_outputs
 from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arrays.batch import num_samples, sample_axis, slice_samples, with_axis
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves, tree_map
-from gluon_svrg.arrays.samples import num_samples, sample_axis, slice_samples, with_axis
 from mxnet.ndarray import NDArray
 
 

@@ -10,8 +10,8 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet.metric import function_of
 from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arrays.batch import num_samples
 from gluon_svrg.arrays.nested import as_numpy, tree_leaves
-from gluon_svrg.arrays.samples import num_samples
 from gluon_svrg.metrics.epoch_metric import EpochMetric
 from gluon_svrg.metrics.outputs import (
     Outputs,

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gluon_svrg._mxnet.array_mode import to_nd
 from gluon_svrg._mxnet.block import list_data
+from gluon_svrg.arrays.batch import with_axis
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import by_device
 from gluon_svrg.arrays.row_sparse import is_row_sparse
-from gluon_svrg.arrays.samples import with_axis
 from gluon_svrg.svrg.coefficient import DeviceGradients, OptimalCoefficient
 from gluon_svrg.svrg.gradient import BatchGradient
 from gluon_svrg.svrg.row_correction import RowCorrection

@@ -23,10 +23,10 @@ from gluon_svrg._mxnet.block import (
     storage_types,
 )
 from gluon_svrg._typing import NumPyArray
+from gluon_svrg.arrays.batch import samples_of_loss
 from gluon_svrg.arrays.fused import FusedFunction
 from gluon_svrg.arrays.replicas import write_replicas
 from gluon_svrg.arrays.row_sparse import set_to_zero, zeros_for
-from gluon_svrg.arrays.samples import samples_of_loss
 from gluon_svrg.svrg.gradient import BatchGradient, FullGradient
 from gluon_svrg.svrg.gradient_sums import GradientSums
 from mxnet import autograd, gluon

@@ -11,8 +11,8 @@ import mxnet as mx
 import numpy as np
 from gluon_svrg._mxnet.array_mode import to_active_mode, to_nd
 from gluon_svrg.arguments import check_integer, check_number, explains_unknown
+from gluon_svrg.arrays.batch import num_samples, sample_axis
 from gluon_svrg.arrays.nested import tree_leaves, tree_map
-from gluon_svrg.arrays.samples import num_samples, sample_axis
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandlers, Run
 from gluon_svrg.tuning.dry_run import DryRun, check_arguments, rolled_back

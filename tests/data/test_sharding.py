@@ -5,9 +5,8 @@ import itertools
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.arrays.batch import is_empty
+from gluon_svrg.arrays.batch import is_empty, sample_axis
 from gluon_svrg.arrays.nested import tree_leaves
-from gluon_svrg.arrays.samples import sample_axis
 from gluon_svrg.data import ArrayLoader, Batch, WorkerBatchSampler, transforms as T
 from gluon_svrg.data.sharding import Shard
 from gluon_svrg.data.training_data import ShardedBatches, batches_of, shard, training_data
