@@ -28,7 +28,7 @@ from mxnet.gluon import nn
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 SCRIPT = Path(__file__).parent.parent / "recipes" / "serve.py"
 JSON = "application/json"
@@ -101,7 +101,6 @@ def connection(url):
     connection.close()
 
 
-@pytest.mark.long
 def test_64_clients_get_the_right_answers(model, samples):
     expected = deploy.Predictor(model, engine="mxnet")(samples)
     with served(model) as (_, url):
@@ -243,7 +242,6 @@ def test_other_addresses_and_methods(connection):
         assert response.status == code
 
 
-@pytest.mark.long
 def test_more_requests_than_may_wait(model, samples):
     with served(model, "--max-waiting", "1", "--max-wait", "1500") as (_, url):
         statuses = []
@@ -289,7 +287,6 @@ def test_a_request_that_fails_does_not_take_others_along(tmp_path):
         np.testing.assert_allclose(answer["predict"], expected[index], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.long
 def test_several_inputs_and_nested_outputs(tmp_path):
     random = np.random.default_rng(0)
     pair = [random.normal(size=(4, n)).astype("float32") for n in (3, 1)]
@@ -378,7 +375,6 @@ def until_stable(process):
     return now
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_client_is_given_up(name, wide):
     with served(wide, "--timeout", "1") as (process, url):
@@ -405,7 +401,6 @@ def test_a_slow_client_is_given_up(name, wide):
         assert ask_once(url, np.ones(2, "float32"))[0] == 200
 
 
-@pytest.mark.long
 def test_a_client_that_sends_slowly_but_in_time(model, samples):
     expected = deploy.Predictor(model)(samples[0])
     body = npy(samples[0])
@@ -422,7 +417,6 @@ def test_a_client_that_sends_slowly_but_in_time(model, samples):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in SLOW if not name.startswith("no reading")])
 def test_more_slow_clients_than_files_block_no_other_client(name, model, samples):
     expected = deploy.Predictor(model, engine="mxnet")(samples)
@@ -658,7 +652,6 @@ def test_requests_that_are_there_at_a_signal_are_answered(number, model, samples
             ask_once(url, samples[0])
 
 
-@pytest.mark.long
 def test_what_keeps_it_from_starting_is_one_sentence(model, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

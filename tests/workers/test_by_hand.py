@@ -5,7 +5,7 @@ from cluster import run_together
 from workers.by_hand_programs import CASES
 from workers.compare import assert_close
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", params=[2, 3])

@@ -7,7 +7,7 @@ from handlers.test_stale import WEIGHTS, expected
 from workers.compare import assert_close
 from workers.stale_programs import CASES
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
