@@ -4,7 +4,7 @@ import pytest
 from cluster import run_together
 from workers.compare import assert_close
 
-pytestmark = [pytest.mark.full, pytest.mark.long]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module", params=[2, 3])
