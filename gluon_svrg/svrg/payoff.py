@@ -129,7 +129,7 @@ class PayoffCriterion:
 
     Attributes
     ----------
-    phase : Stage
+    stage : Stage
         What SVRG does at present.
     off_since : int or None
         The epoch in which SVRG was switched off; None unless it is off.

@@ -53,8 +53,8 @@ class VarianceHandler(
     least 3 batches), and all these measurements at most 15 %: one or two points in the first third
     of the first epoch, one to four in the next epoch.
 
-    A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and
-    for each point a figure such as ``variance_ratio_at_11``, the ratio when 11 % are done.
+    A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and for each
+    point a figure such as ``variance_ratio_at_11``, the ratio when 11 % of the epoch are done.
 
     Parameters
     ----------
