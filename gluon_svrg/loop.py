@@ -125,15 +125,14 @@ class FitLoop:
         elif first is not None and last > _DIVERGED * max(first, _SMALL_LOSS):
             estimator.logger.warning(
                 "the training loss is %.3g in the last epoch and was %.3g in the first batch: the "
-                "run has diverged; try a smaller learning rate, find_learning_rate() suggests one",
+                "run has diverged; try a smaller learning rate (find_learning_rate() suggests one)",
                 last,
                 first,
             )
         elif self._first_losses and (name := _name_of_bad_weight(estimator.trainer)) is not None:
             estimator.logger.warning(
-                "parameter %r is NaN or infinite at the end of the run, and the loss does not show "
-                "it, as a relu makes 0 of NaN: begin with other weights, or try a smaller learning "
-                "rate",
+                "parameter %r is NaN or infinite at the end of the run. The loss does not show it, because "
+                "a relu turns NaN into 0: start from other weights, or try a smaller learning rate",
                 name,
             )
         return bad

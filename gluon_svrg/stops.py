@@ -178,5 +178,5 @@ class StopRequests:
             self._deadline = math.inf
             self.request(StopReason.TIME_LIMIT)
             logging.getLogger(LOGGER).info(
-                "the run ends: its time limit of %g s is over", self._time_limit
+                "the run ends: its time limit of %g s is reached", self._time_limit
             )

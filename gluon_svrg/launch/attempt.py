@@ -104,7 +104,7 @@ class Attempt:
         self._failures: list[tuple[str, int, int, str]] = []  # kind, rank, exit code, reason
         self._done: set[int] = set()
         self._exited: list[int] = []  # ranks on this machine, in the order in which they exited
-        self._first_exits = 0  # the number found by the first poll that found any
+        self._first_exits = 0  # the number of these that the first poll found
         self._helpers: set[int] = set()  # mpiexec's process for each host: its proxy, or ssh
         self._since: dict[tuple[int, str], float] = {}  # when a process was first seen in a state
         self._hang_reason: str | None = None
@@ -175,7 +175,7 @@ class Attempt:
     def _forward_signal(self, number: int) -> None:
         log(
             f"{signal_name(number)}: the workers stop after this batch; a second signal stops them "
-            "at once"
+            "immediately"
         )
         # mpiexec forwards the other three signals to all workers; at SIGHUP it kills them.
         with suppress(ProcessLookupError):

@@ -258,8 +258,8 @@ def _chosen(
     ):
         if names is not None and any(name not in given for name in names):
             raise ValueError(
-                f"metric {metric.name!r} has {kind}_names={list(names)}, and the batch has the "
-                f"{kind}s {list(given)}: give it some of these"
+                f"metric {metric.name!r} has {kind}_names={list(names)}, but the batch has the "
+                f"{kind}s {list(given)}: choose from these"
             )
     chosen = [
         given if names is None else {name: given[name] for name in names}
@@ -269,7 +269,7 @@ def _chosen(
     if without_names and len(labels) != len(preds):
         raise ValueError(
             f"metric {metric.name!r} gets {len(labels)} labels ({', '.join(labels)}) and "
-            f"{', '.join(preds)}, which are no pairs: choose some by {type(metric).__name__}("
+            f"{', '.join(preds)}, which do not form pairs: choose with {type(metric).__name__}("
             "output_names=[...], label_names=[...])"
         )
     return chosen[0], chosen[1]

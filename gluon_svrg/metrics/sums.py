@@ -184,7 +184,7 @@ class Confusion(Sums):
         wrong = (label != 0) & (label != 1)
         if wrong.any():
             raise ValueError(
-                f"{type(metric).__name__} is of two classes, and a label is {label[wrong][0]:g}"
+                f"{type(metric).__name__} needs the classes 0 and 1, got a label {label[wrong][0]:g}"
             )
         is_true, is_found = label == 1, pred == 1
         return [is_true & is_found, ~is_true & is_found, is_true & ~is_found, ~(is_true | is_found)]
@@ -307,7 +307,7 @@ def _class_rows(metric: Any, label: NDArray, pred: NDArray, task: Task, by_eleme
         classes = as_numpy(label).reshape(rest)
         return Rows(np.floor(_flat(classes)), _flat(_argmax(pred, axis)), rest)
     if label.size != pred.size:
-        raise ValueError(f"labels of shape {label.shape} are no classes of {pred.shape}")
+        raise ValueError(f"labels of shape {label.shape} do not fit outputs of shape {pred.shape}")
     if task.threshold is not None:
         is_true, is_found = as_numpy(label) > 0.5, as_numpy(pred) > task.threshold
         return Rows(_flat(is_true), _flat(is_found), pred.shape)
@@ -332,7 +332,7 @@ def _ranked_rows(label: NDArray, pred: NDArray) -> Rows:
     """Return the numbers of classes, and the outputs of all classes, on the last axis."""
     number = pred.shape[-1] if pred.ndim > 1 else 1
     if pred.ndim < 2 or label.size * number != pred.size:
-        raise ValueError(f"labels of shape {label.shape} are no classes of {pred.shape}")
+        raise ValueError(f"labels of shape {label.shape} do not fit outputs of shape {pred.shape}")
     return Rows(_flat(label), as_numpy(pred).reshape(-1, number), pred.shape[:-1])
 
 
@@ -396,7 +396,7 @@ def _probability(label: NumPyArray, pred: NumPyArray) -> NumPyArray:
     index = label.astype("int64")[:, None]
     if ((index < 0) | (index >= pred.shape[1])).any():
         raise ValueError(
-            f"labels are from {label.min():g} to {label.max():g}, and there are {pred.shape[1]} "
+            f"labels are from {label.min():g} to {label.max():g}, but there are {pred.shape[1]} "
             "classes"
         )
     return np.take_along_axis(pred.astype("float64"), index, axis=1)[:, 0]

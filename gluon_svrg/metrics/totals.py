@@ -117,7 +117,7 @@ def _kind(pair: Pair) -> Any:
     arrays = [pair.label, pair.pred]
     for array, what in zip(arrays, ("label", "output"), strict=True):
         if not isinstance(array, NDArray):
-            raise ValueError(f"the {what} is no array, but a {type(array).__name__}")
+            raise ValueError(f"the {what} is not an array, but a {type(array).__name__}")
     weight = None if pair.weight is None else pair.weight.shape[1:]
     shapes = [array.shape for array in arrays]
     rows = [(len(shape), shape[1:]) for shape in shapes]
