@@ -131,8 +131,9 @@ class FitLoop:
             )
         elif self._first_losses and (name := _name_of_bad_weight(estimator.trainer)) is not None:
             estimator.logger.warning(
-                "parameter %r is NaN or infinite at the end of the run. The loss does not show it, because "
-                "a relu turns NaN into 0: start from other weights, or try a smaller learning rate",
+                "parameter %r is NaN or infinite at the end of the run. The loss does not show it, "
+                "because a relu turns NaN into 0: start from other weights, or try a smaller "
+                "learning rate",
                 name,
             )
         return bad

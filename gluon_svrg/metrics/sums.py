@@ -184,7 +184,7 @@ class Confusion(Sums):
         wrong = (label != 0) & (label != 1)
         if wrong.any():
             raise ValueError(
-                f"{type(metric).__name__} needs the classes 0 and 1, got a label {label[wrong][0]:g}"
+                f"{type(metric).__name__} needs classes 0 and 1, got a label {label[wrong][0]:g}"
             )
         is_true, is_found = label == 1, pred == 1
         return [is_true & is_found, ~is_true & is_found, is_true & ~is_found, ~(is_true | is_found)]
