@@ -62,7 +62,7 @@ by ``stop()`` or by the number of batches, it also follows ``steps_due`` with it
 ``epoch_end``. At a safe point a run can end and be continued later. After an exception, only
 ``exception_raised`` fires.
 
-Between two steps there are two long passes, SVRG's full pass and an evaluation. A stop interrupts
+Two long passes can come between two steps: SVRG's full pass and an evaluation. A stop interrupts
 them after their current batch, and a resume repeats them from the beginning:
 
 - SVRG's full pass: the epoch counts as not begun. The remaining handlers do not get its
