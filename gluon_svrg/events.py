@@ -35,7 +35,7 @@ Every event gets the estimator; ``batch_begin`` also ``batch``; ``gradient_ready
 inherits from, in the order of the handlers' ``priority`` (lower values first; 0 by default), and in
 list order for equal values.
 
-What still happens after each way to stop, besides the rest of the handlers of the same event:
+What still happens after each way to stop, in addition to the remaining handlers of the same event:
 
 ==============================  =======  ========  =========  ======  =========  =========
 way to stop                     more     evaluate  epoch_end  more    train_end  exception
@@ -52,18 +52,18 @@ first batch of an epoch
 an exception                    no       no        no         no      no         yes
 ==============================  =======  ========  =========  ======  =========  =========
 
-``evaluate`` is no event: the loop evaluates for each :class:`gluon_svrg.ValidationHandler` that
-is due. ``estimator.position.phase`` is then ``Phase.EVALUATING``. Only these evaluations give
-figures to the history and to handlers; ``estimator.evaluate(other_data)``, called by a handler,
-returns its figures and changes nothing.
+``evaluate`` is not an event: the loop evaluates for each :class:`gluon_svrg.ValidationHandler` that
+is due. ``estimator.position.phase`` is then ``Phase.EVALUATING``. Only these evaluations add
+figures to the history and pass them to handlers. If a handler calls
+``estimator.evaluate(other_data)``, this returns the figures and changes nothing.
 
 ``safe_point`` follows every ``epoch_begin`` and ``batch_end``. In an epoch that was not cut short
 by ``stop()`` or by the number of batches, it also follows ``steps_due`` with its evaluation, and
-``epoch_end``. Here the run could be ended and continued later. After an exception neither it nor
-any other event fires.
+``epoch_end``. At a safe point a run can end and be continued later. After an exception, only
+``exception_raised`` fires.
 
-A stop also interrupts the two passes that take long between two steps, after their current batch. A
-resume repeats them from the beginning:
+Two long passes can come between two steps: SVRG's full pass and an evaluation. A stop interrupts
+them after their current batch, and a resume repeats them from the beginning:
 
 - SVRG's full pass: the epoch counts as not begun. The remaining handlers do not get its
   ``epoch_begin``, which fires again after the resume; a ``safe_point`` follows. Other passes that
@@ -71,18 +71,19 @@ resume repeats them from the beginning:
 - An evaluation: it gives no figures. At its ``safe_point`` the phase is still ``EVALUATING``, and a
   resume from there begins with the evaluation.
 
-The writing of a checkpoint is always completed, and so is an evaluation that a handler makes by
+Two things are never interrupted: writing a checkpoint, and an evaluation for which a handler calls
 ``estimator.evaluate``.
 
-Several workers all run this loop, each with its rows of every batch. A worker without a row gets an
-empty batch (:func:`gluon_svrg.arrays.batch.is_empty`) and empty lists ``pred``, ``label`` and
-``loss``. Before each ``safe_point`` the workers exchange all requests: true answers, ``stop()``,
-``roll_back()``, a signal, a time limit. A request on one worker counts for all, at the same place,
-also in a pass that is interrupted. An exception on one worker ends the others by a WorkerError. A
-handler that communicates with the other workers has to do so in the same event on all of them.
+With several workers, each runs this loop with its rows of every batch. A worker without a row gets
+an empty batch (:func:`gluon_svrg.arrays.batch.is_empty`) and empty lists ``pred``, ``label`` and
+``loss``. Before each ``safe_point`` the workers exchange all requests: handlers that returned
+True, ``stop()``, ``roll_back()``, a signal, a time limit. A request on one worker takes effect on
+all of them at the same point, also in a pass that is interrupted. After an exception on one worker,
+the others raise a WorkerError. A handler that communicates with the other workers has to do so in
+the same event on all of them.
 
-The six classes of MXNet's events are MXNet's own, so MXNet's handlers run here unchanged. A handler
-whose state is to survive a resume also inherits from :class:`Stateful`.
+The classes of the six MXNet events are MXNet's own, so MXNet's handlers run here unchanged. A
+handler whose state must survive a resume also inherits from :class:`Stateful`.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ EventHandlers = EventHandler | Iterable[EventHandler] | None
 
 
 class Order(float, Enum):
-    """The priorities of this package's handlers: the lower, the earlier in an event.
+    """The priorities of this package's handlers: lower values are called earlier in an event.
 
     Your own handler may go between two of them: ``priority = Order.SVRG + 100``. A handler without
     a priority has 0.
@@ -173,8 +174,8 @@ class GradientReady(EventHandler):
 class TakesDueSteps(EventHandler):
     """Gets *steps due*: all batches of an epoch are done, and its evaluation comes next.
 
-    Here a handler takes the step of an accumulation that the epoch's end cuts short, and what
-    follows a step, so that the weights that are evaluated are those that are left.
+    Here a handler takes the pending step of an accumulation that the end of the epoch cuts short,
+    and does what follows a step. So the evaluation uses the final weights of the epoch.
     """
 
     def steps_due(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -185,14 +186,14 @@ class SafePoint(EventHandler):
     """Gets *safe point*: between two steps, when all handlers have finished the last event.
 
     Here a checkpoint can be written. The event fires again if a stop was requested while it fired.
-    ``estimator.position`` says which safe point it is, and ``estimator.stop_reason`` is None unless
-    it is the last.
+    ``estimator.position`` says which safe point it is. ``estimator.stop_reason`` is None unless
+    this is the last safe point of the run.
 
     Attributes
     ----------
     may_request : bool
-        Whether the handler may request something at a safe point, a stop or a roll-back. If no
-        handler does, several workers exchange no requests after this event.
+        Whether the handler may request a stop or a roll-back at a safe point. If no handler does,
+        workers exchange no requests after this event.
     """
 
     may_request: ClassVar[bool] = True
@@ -200,16 +201,16 @@ class SafePoint(EventHandler):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "safe_point" in vars(cls) and "may_request" not in vars(cls):
-            cls.may_request = True  # a base class speaks of its own method only
+            cls.may_request = True  # the attribute of a base class is about its own method only
 
     def safe_point(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Get the estimator alone."""
 
 
 class ExceptionRaised(EventHandler):
-    """Gets *exception raised*: an exception, also Ctrl-C, has ended the run.
+    """Gets *exception raised*: an exception, or Ctrl-C, has ended the run.
 
-    Here a handler closes its files; afterwards the exception continues.
+    Here a handler closes its files; afterwards the exception is raised again.
     """
 
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -226,11 +227,12 @@ class Stateful(EventHandler):
     Attributes
     ----------
     state_key : str or None
-        The key of the state in a checkpoint, which never changes, even if the class is renamed or
-        moved. By default, None, the key is made from module and name of the class.
+        The key of the state in a checkpoint. It must never change, even if the class is renamed or
+        moved. With None, the default, the key is made from the module and name of the class.
     saves_control_variate : bool
-        Whether the state has what a handler needs that calls ``trainer.set_control_variate``. If
-        that of no handler has, the log warns that a resumed run may have other weights.
+        Whether the state contains the control variate that the handler has set by
+        ``trainer.set_control_variate``. If no handler's state does, the log warns that a resumed
+        run may have other weights.
     """
 
     state_key: ClassVar[str | None] = None
@@ -268,9 +270,9 @@ class Stateful(EventHandler):
 
 
 class RequiresRun(EventHandler):
-    """Works with :class:`gluon_svrg.Estimator` alone, which knows how far the run is.
+    """Works only with :class:`gluon_svrg.Estimator`, which knows how far the run is.
 
-    *train begin* of a subclass raises ValueError for MXNet's own Estimator.
+    In a subclass, *train begin* raises ValueError for MXNet's own Estimator.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -296,7 +298,7 @@ class HasExclusiveTasks(EventHandler):
     """Does things that only one handler of a run may do, such as the optimizer's step."""
 
     def exclusive_tasks(self) -> list[str]:
-        """Return them as a message has them after "both": ``["take the optimizer's step"]``.
+        """Return the tasks, as they follow "both" in a message: ``["take the optimizer's step"]``.
 
         If two handlers return the same task, `fit` raises ValueError.
         """
@@ -304,7 +306,7 @@ class HasExclusiveTasks(EventHandler):
 
 
 class NotFiniteError(FloatingPointError):
-    """Ends the run: a handler has decided so after a NaN or an infinity."""
+    """A NaN or an infinity has occurred, and a handler has decided to end the run."""
 
 
 EVENTS: dict[str, type[EventHandler]] = {
@@ -319,7 +321,7 @@ EVENTS: dict[str, type[EventHandler]] = {
     "train_end": TrainEnd,
     "exception_raised": ExceptionRaised,
 }
-"""The class of the handlers of each event, by the name of the event, which is the method's."""
+"""The handler class of each event, by the name of the event, which is also the method's name."""
 
 
 Interceptor = Callable[[str, Sequence[EventHandler], Run, dict[str, Any]], list[EventHandler]]
@@ -363,7 +365,7 @@ _in_a_run: dict[int, EventHandler] = {}
 
 
 def _check_tasks(handlers: Sequence[EventHandler]) -> None:
-    """Raise ValueError if two handlers have the same exclusive task, or one is there twice."""
+    """Raise ValueError if two handlers have the same exclusive task, or one is listed twice."""
     owners: dict[str, EventHandler] = {}
     for index, handler in enumerate(handlers):
         name = type(handler).__name__
@@ -389,11 +391,11 @@ def handlers_in(event_handlers: EventHandlers) -> list[EventHandler]:
         return []
     if isinstance(event_handlers, Iterable) and not isinstance(event_handlers, str | Mapping):
         return list(event_handlers)
-    return [cast(EventHandler, event_handlers)]  # what is no handler, HandlerList refuses
+    return [cast(EventHandler, event_handlers)]  # HandlerList raises if it is no handler
 
 
 class HandlerList:
-    """The handlers of a run, in the order in which an event reaches them.
+    """The handlers of a run, in the order in which an event calls them.
 
     Parameters
     ----------
@@ -403,7 +405,7 @@ class HandlerList:
     Raises
     ------
     ValueError
-        If one is not an EventHandler, or if two have the same exclusive task.
+        If an item is not an EventHandler, or if two have the same exclusive task.
 
     Attributes
     ----------
@@ -411,7 +413,7 @@ class HandlerList:
         The ValidationHandlers, this package's and MXNet's, for which the loop evaluates.
     interceptor : callable or None
         Called in place of the handlers, with the event, the handlers, the estimator and the other
-        arguments. It has to call the handlers itself: for a profiler of the others.
+        arguments. It has to call the handlers itself. A profiler uses it to time the handlers.
     """
 
     def __init__(self, handlers: Sequence[EventHandler]) -> None:
@@ -445,12 +447,12 @@ class HandlerList:
         return iter(self._handlers)
 
     def begin_run(self) -> None:
-        """Keep other runs from these handlers until :meth:`end_run`: each has the state of one run.
+        """Reserve these handlers for this run until :meth:`end_run`: each has the state of one run.
 
         Raises
         ------
         RuntimeError
-            If one of them is in a run already.
+            If one of them already belongs to a run.
         """
         for handler in self._handlers:
             if id(handler) in _in_a_run:
@@ -461,7 +463,7 @@ class HandlerList:
         _in_a_run.update({id(handler): handler for handler in self._handlers})
 
     def end_run(self) -> None:
-        """Let other runs have these handlers."""
+        """Allow other runs to use these handlers."""
         for handler in self._handlers:
             _in_a_run.pop(id(handler), None)
 
@@ -476,7 +478,7 @@ class HandlerList:
         only: Sequence[EventHandler] | None = None,
         **details: Any,
     ) -> list[EventHandler]:
-        """Call every handler of `event`, or `only` these; return those with a true answer."""
+        """Call all handlers of `event`, or `only` these; return those with a true answer."""
         handlers = self._by_event[event] if only is None else only
         if self.interceptor is not None:
             return self.interceptor(event, handlers, estimator, details)
@@ -485,7 +487,8 @@ class HandlerList:
     def notify_safely(self, event: str, estimator: Run, **details: Any) -> None:
         """Call every handler of `event`; log exceptions, and continue with the next handler.
 
-        Ctrl-C and SystemExit are raised when all handlers were called; the last one counts.
+        Ctrl-C and SystemExit are raised after all handlers were called. If there are several, the
+        last one is raised.
         """
         interruption: BaseException | None = None
         for handler in self._by_event[event]:
@@ -499,7 +502,7 @@ class HandlerList:
             raise interruption
 
     def describe(self) -> str:
-        """Return the loop as text: each event, indented as it fires, with its handlers."""
+        """Return the loop as text: each event, indented as in the loop, with its handlers."""
         depth = {"train_begin": 0, "train_end": 0, "exception_raised": 0}
         depth |= {"epoch_begin": 1, "steps_due": 1, "epoch_end": 1}
         lines = []

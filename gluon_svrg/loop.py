@@ -37,15 +37,16 @@ from gluon_svrg.stops import BATCH_END, StopReason, StopRequests
 from mxnet import gluon
 from mxnet.ndarray import NDArray
 
-# A loss that is not small by itself grows by so much only if a run diverges.
+# A loss that does not start near 0 grows by this factor only if the run diverges.
 _DIVERGED, _SMALL_LOSS = 1000, 1e-3
 
 
 class FitLoop:
     """One call of `Estimator.fit`.
 
-    The loops of several workers run in step: after each event that may request something they
-    exchange the requests (:meth:`StopRequests.synchronize`), and all do the same.
+    The loops of several workers run in step. After each event in which a handler may request
+    something, the workers exchange their requests (:meth:`StopRequests.synchronize`), and all of
+    them do the same.
 
     Parameters
     ----------
@@ -65,20 +66,21 @@ class FitLoop:
     def __init__(self, estimator: Run, stops: StopRequests, handlers: HandlerList) -> None:
         self._estimator = estimator
         self._handlers = handlers
-        # The remaining batches of an epoch that has begun, maybe in the resumed run; else None.
+        # The remaining batches of the current epoch, which may be one that a resume continues.
+        # None between epochs.
         self._batches: Iterator[Any] | None = None
         self._watch = StallDetector()
         self._stops = stops
         self.evaluations = EvaluationPhase(estimator, handlers)
         self._is_first_batch = estimator.workers.is_distributed
         self._first_losses: list[Any] | None = None  # read at the end, without waiting
-        # A request at a safe point counts at once.
+        # A request at a safe point takes effect immediately.
         self._asks_after_safe_points = estimator.workers.is_distributed and any(
             isinstance(handler, SafePoint) and handler.may_request for handler in handlers
         )
 
     def run(self) -> dict[str, float]:
-        """Train until there is a reason to stop; return the last losses that are not finite."""
+        """Train until there is a reason to stop; return the non-finite ones of the last losses."""
         try:
             return self._run()
         finally:
@@ -123,27 +125,27 @@ class FitLoop:
         elif first is not None and last > _DIVERGED * max(first, _SMALL_LOSS):
             estimator.logger.warning(
                 "the training loss is %.3g in the last epoch and was %.3g in the first batch: the "
-                "run has diverged; try a smaller learning rate, find_learning_rate() suggests one",
+                "run has diverged; try a smaller learning rate (find_learning_rate() suggests one)",
                 last,
                 first,
             )
         elif self._first_losses and (name := _name_of_bad_weight(estimator.trainer)) is not None:
             estimator.logger.warning(
-                "parameter %r is NaN or infinite at the end of the run, and the loss does not show "
-                "it, as a relu makes 0 of NaN: begin with other weights, or try a smaller learning "
-                "rate",
+                "parameter %r is NaN or infinite at the end of the run. The loss does not show it, "
+                "because a relu turns NaN into 0: start from other weights, or try a smaller "
+                "learning rate",
                 name,
             )
         return bad
 
     def _should_continue(self) -> bool:
-        """Return whether to train another epoch, or to finish one that has begun."""
+        """Return whether to train another epoch, or to finish the current one."""
         return self._batches is not None or self._estimator.stop_reason is None
 
     def _begin_epoch(self) -> None:
         """Begin the next epoch."""
         estimator = self._estimator
-        # Before the event, so that handlers see the data of this epoch.
+        # Done before the event, so that handlers get the data of this epoch.
         batches = self._open_batches()
         estimator.position.begin_epoch()
         try:
@@ -181,7 +183,7 @@ class FitLoop:
             self._train(batches)
         if self._continues():
             position.is_trained = True
-        # Without a batch there is no epoch to end.
+        # If there was no batch, there is no epoch to end.
         if not self._rolls_back and position.batch_in_epoch:
             self._end_epoch()
 
@@ -191,9 +193,9 @@ class FitLoop:
         for number, batch in enumerate(batches):
             try:
                 self._notify("batch_begin", batch=batch)
-            except Interrupted:  # of a pass that a resume repeats before its first batch
+            except Interrupted:  # a resume repeats the pass before its first batch
                 if number > 0:
-                    raise  # the states before this batch are not known
+                    raise  # the states before this batch are unknown
                 set_rng_states(rng_states)
                 self._synchronize("batch begin")
                 self._reach_safe_point()
@@ -204,7 +206,7 @@ class FitLoop:
                 return
 
     def _end_epoch(self) -> None:
-        """End the epoch, also one that was cut short."""
+        """End the epoch, even if it was cut short."""
         estimator = self._estimator
         is_whole = estimator.stop_reason is None
         if estimator.position.phase is not Phase.BETWEEN:
@@ -223,7 +225,7 @@ class FitLoop:
             self._reach_safe_point()
 
     def _complete_training(self, is_whole: bool) -> None:
-        """Take the steps that are due, and evaluate; a safe point follows in a whole epoch."""
+        """Take the steps that are due, and evaluate; after a complete epoch add a safe point."""
         estimator, position = self._estimator, self._estimator.position
         self._notify("steps_due")
         if estimator.workers.is_distributed:
@@ -235,7 +237,7 @@ class FitLoop:
         if self._rolls_back or not is_whole:
             return
         if position.phase is Phase.BETWEEN:
-            # A stop waits for the end of the epoch, which comes next.
+            # A stop takes effect after the end of the epoch, which comes next.
             self._notify("safe_point")
         else:
             self._reach_safe_point()
@@ -268,7 +270,7 @@ class FitLoop:
         return not self._continues() or is_to_end
 
     def _evaluate_after_batch(self, **details: Any) -> None:
-        """Evaluate what is due after a batch."""
+        """Run the evaluations that are due after a batch."""
         if self.evaluations.after_batch(**details):
             self._synchronize("evaluation")
 
@@ -295,7 +297,7 @@ class FitLoop:
         if self._asks_after_safe_points:
             self._synchronize("safe point")
         if self._estimator.stop_reason is None and self._stops.reason is not None:
-            # Requested meanwhile: a handler that writes a last checkpoint needs to know.
+            # A stop came meanwhile. A handler that writes the last checkpoint needs to know of it.
             self._apply_stop()
             self._notify("safe_point")
 
@@ -339,7 +341,7 @@ class FitLoop:
         self._restore(checkpoint)
 
     def _handle_non_finite(self, error: FloatingPointError) -> None:
-        """Let the handler decide that decides about NaN; without one, raise the error."""
+        """Call the handler that deals with NaN; if there is none, raise the error."""
         on_non_finite = self._estimator.on_non_finite
         if on_non_finite is None or isinstance(error, NotFiniteError):
             raise error

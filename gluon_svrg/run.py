@@ -32,10 +32,10 @@ class Phase(Enum):
     """What a run is doing."""
 
     BETWEEN = "between"
-    """Nothing that takes batches: before an epoch, or at its end when all figures are there."""
+    """Neither training nor evaluating: before an epoch, or at its end, with all figures known."""
     TRAINING = "training"
     EVALUATING = "evaluating"
-    """It evaluates. At a safe point: a stop has interrupted that, and a resume evaluates."""
+    """Evaluating. At a safe point: a stop interrupted the evaluation, and a resume repeats it."""
 
 
 @dataclass
@@ -45,11 +45,11 @@ class Position:
     Attributes
     ----------
     epoch : int
-        How many epochs are done, which is also the number of the current epoch.
+        The number of epochs that are done, which is also the index of the current epoch.
     batch : int
-        How many batches are done, in all epochs.
+        The number of batches that are done, in all epochs.
     batch_in_epoch : int
-        How many of them in the current epoch.
+        The number of batches that are done in the current epoch.
     phase : Phase
         What the run is doing.
     is_trained : bool
@@ -71,23 +71,23 @@ class Position:
     def is_due(
         self, event: str, every_n_epochs: int | None = None, every_n_batches: int | None = None
     ) -> bool:
-        """Return whether to do, at an event, what is done every few epochs or batches.
+        """Return whether something that is done every few epochs or batches is due at an event.
 
-        Both are counted from the beginning of the run, also after a resume. At an event of epochs
-        only `every_n_epochs` counts, and at one of batches only `every_n_batches`: of a period,
-        *epoch begin* and *batch begin* of the first one are due, and the other events of the last.
-        At a *safe point* the epoch or the batch counts that has just ended.
+        Epochs and batches are counted from the beginning of the run, also after a resume. An epoch
+        event uses only `every_n_epochs`, and a batch event only `every_n_batches`. *Epoch begin*
+        and *batch begin* are due in the first epoch or batch of a period, the other events in the
+        last one. A *safe point* belongs to the epoch or the batch that has just ended.
 
         Parameters
         ----------
         event : str
-            The name of the event, at which this is the position.
+            The name of the event at which the run is.
         every_n_epochs, every_n_batches : int, optional
-            The periods; None is never due.
+            The periods; with None, it is never due.
         """
         if event == "safe_point":
             is_of_epoch, is_counted = not self.is_in_epoch, True
-            if self.is_in_epoch and not self.batch_in_epoch:  # the end of the epoch before
+            if self.is_in_epoch and not self.batch_in_epoch:  # the end of the previous epoch
                 return False
         else:
             is_of_epoch, is_counted = event in EVENTS_OF_EPOCHS, event.endswith("_begin")
@@ -106,7 +106,7 @@ class Position:
         self.phase = Phase.TRAINING
 
     def end_batch(self) -> None:
-        """Move on by one batch."""
+        """Count one more batch."""
         self.batch += 1
         self.batch_in_epoch += 1
 
@@ -128,23 +128,23 @@ class Position:
 
 @dataclass
 class RunState:
-    """The values of one call of `fit`, which makes a new one.
+    """The values that belong to one call of `fit`. Each call creates a new object.
 
     Attributes
     ----------
     stops : StopRequests or None
         The requests to end the run; None if no `fit` is running.
     roll_back_because : str or None
-        Why the run goes back to the newest checkpoint after the current event; None if it does not.
+        Why the run goes back to the newest checkpoint after the current event; otherwise None.
     evaluated_at : dict of str to list of int
-        For each name of data, the :meth:`Run.weights_key` of the weights that were evaluated last.
+        For each evaluated data set, the :meth:`Run.weights_key` of the last evaluated weights.
     evaluated_at_batch : int or None
-        After which batch of the current epoch the last evaluation was; None without one.
+        The batch of the current epoch after which the last evaluation was; None if there was none.
     publishes : bool
-        Whether the next call of `evaluate` gives its figures to the history: one of MXNet's own
-        ValidationHandler, when the loop evaluates.
+        Whether the next call of `evaluate` adds its figures to the history: True while the loop
+        lets MXNet's own ValidationHandler evaluate.
 
-    The others are attributes of the Estimator, which describes them.
+    The other attributes are those of the Estimator, whose docstring describes them.
     """
 
     position: Position = field(default_factory=Position)
@@ -248,52 +248,53 @@ class Run:
         raise NotImplementedError
 
     def weights_key(self) -> list[int]:
-        """Return numbers that change with each batch and each step: they tell weights apart."""
+        """Return numbers that change with each batch and step, to detect that weights changed."""
         updates = merged_update_count(optimizer_of(self.trainer)).values()
         return [self.position.batch, sum(updates)]
 
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the current batch: `epoch_end` and `train_end` still fire.
 
-        SVRG's full pass and an evaluation end after their current batch. Outside of `fit` it does
-        nothing.
+        SVRG's full pass and an evaluation end after their current batch. Outside of `fit`, this
+        method does nothing.
 
         Parameters
         ----------
         reason : StopReason
-            The reason that `fit` returns; the first one counts.
+            The reason that `fit` returns. If there are several stops, the first reason is used.
         """
-        # May be called at any moment, by a signal as well; takes effect at the next safe point.
+        # May be called at any time, also by a signal handler; takes effect at the next safe point.
         stops = self.state.stops
         if stops is not None:
             stops.request(reason)
 
     def stop_after(self, seconds: float) -> None:
-        """End the run, as :meth:`stop` does, when `seconds` have passed from now.
+        """End the run, as :meth:`stop` does, `seconds` from now.
 
-        The reason is ``StopReason.TIME_LIMIT``; of several limits the earliest counts.
+        The reason is ``StopReason.TIME_LIMIT``. If there are several limits, the earliest applies.
         """
         if self.state.stops is not None:
             self.state.stops.request_after(seconds)
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a stop was requested on this worker; may be read at any moment."""
+        """Whether a stop was requested on this worker; may be read at any time."""
         stops = self.state.stops
         return stops is not None and (stops.is_requested() or self.stop_reason is not None)
 
     def stop_check(self, what: str, includes_earlier: bool = False) -> Callable[[], bool]:
         """Return a function that says whether to abort a long pass.
 
-        All of several workers call this together, and the function, too.
+        If there are several workers, all of them must call this method, and the function that it
+        returns, together.
 
         Parameters
         ----------
         what : str
             The pass, the same on all workers: ``'the evaluation'``.
         includes_earlier : bool
-            Whether each stop that was requested before the pass counts. By default only a signal
-            and a time limit do, and any other request from now on.
+            Whether every stop that was requested before the pass aborts it. By default, of the
+            earlier requests only a signal and a time limit do; later requests always do.
         """
         stops = self.state.stops
         return (lambda: False) if stops is None else stops.check(what, includes_earlier)
@@ -301,8 +302,8 @@ class Run:
     def roll_back(self, reason: str) -> None:
         """Go back to the newest checkpoint after the current event, and continue from there.
 
-        Neither *safe point* nor, inside an epoch, *epoch end* follows; the optimizer still takes
-        the step of the current batch. Outside of `fit` it does nothing.
+        Neither *safe point* nor, inside an epoch, *epoch end* fires; the optimizer still takes
+        the step of the current batch. Outside of `fit`, this method does nothing.
 
         Parameters
         ----------
@@ -317,7 +318,7 @@ class Run:
     def progress(self) -> float:
         """The fraction of the run that is done, in [0, 1].
 
-        By batches if the length of the data is known, else by whole epochs.
+        It counts batches if the length of the data is known, otherwise complete epochs.
         """
         if self.max_batch is not None:
             return min(1.0, self.position.batch / self.max_batch)

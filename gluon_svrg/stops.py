@@ -30,8 +30,8 @@ class StopReason(Enum):
     TIME_LIMIT = "the time limit was reached"
 
 
-class Interrupted(Exception):  # noqa: N818  # no error: it was asked for
-    """A stop has interrupted a long pass, which a resume repeats from its beginning."""
+class Interrupted(Exception):  # noqa: N818  # not an error: it was requested
+    """A stop interrupted a long pass, which a resume repeats from its beginning."""
 
     def __init__(self) -> None:
         super().__init__("a stop was requested")
@@ -44,9 +44,9 @@ _SURVIVES_ROLL_BACK = (StopReason.REQUESTED, *_URGENT)
 class StopRequests:
     """The requests to end a run that wait for its next safe point.
 
-    A request may come at any moment, from any thread or signal. Over several workers it may come
-    on one of them only. It counts for all of them, and at the same place: before each safe point,
-    when they :meth:`synchronize`, or when all ask together whether to abort a long pass.
+    A request may come at any time, from any thread or signal handler. With several workers, it may
+    come on only one of them. It takes effect on all workers at the same point: before a safe point,
+    when they :meth:`synchronize`, or when all check together whether to abort a long pass.
 
     Parameters
     ----------
@@ -56,22 +56,22 @@ class StopRequests:
     Attributes
     ----------
     reason : StopReason or None
-        Why the run ends at the next safe point: the first reason that was given. It is the same on
-        all workers.
+        Why the run ends at the next safe point: the first reason that was given, the same on all
+        workers.
     """
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._is_single_process = not workers.is_distributed
         self.reason: StopReason | None = None
-        self._noted: StopReason | None = None  # on this worker; the others may not know it yet
+        self._noted: StopReason | None = None  # on this worker; the others may not know of it yet
         self._number = 0
         self._is_urgent = False
         self._time_limit = self._deadline = math.inf
         self._progress_limit = progress_limit()
 
     def request(self, reason: StopReason) -> None:
-        """Request the end of the run; may be called at any moment, also by a signal."""
+        """Request the end of the run; may be called at any time, also by a signal handler."""
         self._noted = self._noted or reason
         if self._is_single_process:
             self.reason = self._noted
@@ -79,7 +79,7 @@ class StopRequests:
         self._number += 1
 
     def request_after(self, seconds: float) -> None:
-        """Request the end of the run when that time is over; the earliest of several limits counts.
+        """Request the end of the run after this time; the earliest of several limits applies.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class StopRequests:
             self._time_limit, self._deadline = seconds, time.monotonic() + seconds
 
     def agree(self, reason: StopReason) -> None:
-        """Request the end for a reason that all workers know: all of them call this."""
+        """Request the end for a reason that all workers know; all of them must call this."""
         self.request(reason)
         self.reason = self.reason or reason
 
@@ -102,15 +102,15 @@ class StopRequests:
     def check(self, what: str, includes_earlier: bool = False) -> Callable[[], bool]:
         """Return a function that says whether to abort a long pass.
 
-        All workers call this together, and the function that it returns, too.
+        All workers must call this method, and the function that it returns, together.
 
         Parameters
         ----------
         what : str
             The pass, the same on all workers: ``'the evaluation'``.
         includes_earlier : bool
-            Whether each stop that was requested before the pass counts. By default only a signal
-            and a time limit do, and any other request from now on.
+            Whether every stop that was requested before the pass aborts it. By default, of the
+            earlier requests only a signal and a time limit do; later requests always do.
         """
         known = 0 if self._is_urgent else self._number
         numbers = itertools.count()
@@ -140,7 +140,8 @@ class StopRequests:
         Returns
         -------
         is_to_end, roll_back
-            Whether a handler of any worker has; the reason of the first worker that has one.
+            Whether a handler of any worker has answered with True; the roll-back reason of the
+            first worker that has one.
         """
         self.step_completed()
         self.check_deadline()
@@ -155,7 +156,7 @@ class StopRequests:
         return any(answers), next((why for why in roll_backs if why is not None), None)
 
     def roll_back(self) -> None:
-        """Forget requests that the repeated epochs will make again, as the run goes back."""
+        """Drop requests that the repeated epochs will make again, because the run goes back."""
         if self._noted not in _SURVIVES_ROLL_BACK:
             self._noted = None
         if self.reason not in _SURVIVES_ROLL_BACK:
@@ -177,5 +178,5 @@ class StopRequests:
             self._deadline = math.inf
             self.request(StopReason.TIME_LIMIT)
             logging.getLogger(LOGGER).info(
-                "the run ends: its time limit of %g s is over", self._time_limit
+                "the run ends: its time limit of %g s is reached", self._time_limit
             )

@@ -101,7 +101,7 @@ def test_the_map_of_the_architecture_is_that_of_the_package():
         for line in re.findall(r"(?s)```text\n(.*?)\n```", layers)[0].split("\n")
     ]
     assert drawn == [re.findall(r"\w+", line) for line in checked.strip().splitlines()]
-    named = re.findall(r"`(\w+(?:/|\.py))`", layers.split("Beside the package")[0])
+    named = re.findall(r"`(\w+(?:/|\.py))`", layers.split("Outside the package")[0])
     packages = {name.strip("/") for name in named} - {"gluon_svrg"} | {"__init__.py"}
     unnamed = {"py.typed", "__init__.pyi", "__pycache__"}
     there = {path.name for path in (ROOT / "gluon_svrg").iterdir()} - unnamed

@@ -46,19 +46,19 @@ def evaluate(
     run : Run
         The run, with its `val_net`, batch processor and weights to evaluate.
     val_data : iterable of (data, label)
-        The batches; of several workers each reads its part of them.
+        The batches; with several workers, each reads its part of them.
     metrics : list of EvalMetric
         They are reset first.
     batch_axis : int
         The axis of the samples.
     event_handlers : EventHandler or list of EventHandler, optional
-        They get *epoch* and *batch* events, besides a MetricHandler.
+        They get the *epoch* and *batch* events, in addition to a MetricHandler.
     verbose : 'auto', 0, 1 or 2
         Whether to show a bar.
     is_to_abort : callable, optional
-        Asked before each batch.
+        Called before each batch; returns whether to abort the evaluation.
     publish : callable, optional
-        Gets the figures while the network still has the weights that were evaluated.
+        Called with the figures while the network still has the weights that were evaluated.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def evaluate(
     """
     data = _data_of(run, val_data, batch_axis)
     handlers = _handlers_of(event_handlers, metrics)
-    mx.nd.waitall()  # else the evaluation's time would include the training's last operators
+    mx.nd.waitall()  # otherwise the evaluation's time would include the last training operators
     axis, run.batch_axis = run.batch_axis, batch_axis
     begin = time.perf_counter()
     for metric in metrics:
@@ -119,12 +119,12 @@ def _run_batches(
             raise cannot_compute("val_data", batch, error) from error
         outputs = outputs_of_batch(label, pred, loss)
         handlers.notify("batch_end", run, batch=batch, **outputs)
-        wait_for(last)  # else all batches are in memory before the first is computed
+        wait_for(last)  # otherwise all batches are in memory before the first one is computed
         last = outputs["loss"]
 
 
 def check_initialized(block: mx.gluon.Block) -> None:
-    """Raise RuntimeError if a parameter of a known shape has no value."""
+    """Raise RuntimeError if a parameter has a known shape but no value."""
     for param in block.collect_params().values():
         if not has_data(param) and has_shape(param):
             raise RuntimeError(
@@ -138,7 +138,7 @@ def _data_of(run: Run, val_data: object, batch_axis: int) -> Any:
     check_mode(run.val_net)
     check_initialized(run.val_net)
     if isinstance(run.trainer, SVRGTrainer):
-        # Inside fit the weights are equal already.
+        # Inside fit the weights are already equal.
         run.trainer.synchronize(run.val_net, recheck=run.state.stops is None)
     return training_data(val_data, "val_data").sharded(run.workers, batch_axis)
 
@@ -146,7 +146,7 @@ def _data_of(run: Run, val_data: object, batch_axis: int) -> Any:
 def _handlers_of(event_handlers: EventHandlers, metrics: list[EvalMetric]) -> HandlerList:
     given, added = metric_handlers(handlers_in(event_handlers), metrics)
     handlers = given + added
-    # MXNet's own check, kept for MXNet's handlers: one that watches a metric of another Estimator
-    # would see values that never change.
+    # MXNet's own check, kept for MXNet's handlers: a handler that monitors a metric of another
+    # Estimator would see values that never change.
     check_metrics_of_handlers(handlers, set(metrics))
     return HandlerList(handlers)

@@ -17,9 +17,10 @@ VALIDATION = "validation"
 class ValidationHandler(mx_estimator.ValidationHandler, RequiresRun):
     """Lets the run evaluate on `val_data` at the end of every few epochs, or after some batches.
 
-    `fit` adds one, for each epoch, if it gets `val_data` and no such handler. The evaluation is a
-    phase of the loop: see :mod:`gluon_svrg.events`. The row of an epoch has the figures of the last
-    evaluation in it. The same weights are evaluated once, also if both periods are due.
+    If `fit` gets `val_data` and no such handler, it adds one that evaluates after each epoch. The
+    evaluation is a phase of the loop: see :mod:`gluon_svrg.events`. The row of an epoch has the
+    figures of the last evaluation in that epoch. If both periods are due at the same weights, it
+    evaluates once.
 
     A stop (Ctrl-C, SIGTERM, a time limit, ``estimator.stop()``) during an evaluation interrupts it
     after the current batch: it gives no figures, and is repeated after a resume. A signal or a time
@@ -38,7 +39,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, RequiresRun):
     event_handlers : EventHandler or list of EventHandler, optional
         The handlers of the evaluation.
     name : str
-        The first word of the names of the figures: with ``name="test"`` they are "test accuracy"
+        The first word of the figures' names: with ``name="test"`` they are "test accuracy"
         and "test loss". Several handlers in a run need different names.
     priority : float
         The handler with the lower value evaluates first.
@@ -80,7 +81,7 @@ class ValidationHandler(mx_estimator.ValidationHandler, RequiresRun):
         self.name = name
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: it counts by the position of the run."""
+        """Do nothing: the position of the run replaces MXNet's counters."""
 
     def batch_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the loop evaluates after this event."""

@@ -23,7 +23,8 @@ class EvaluationPhase(EventHandler):
         The run.
     handlers : HandlerList
         Its handlers. Its ValidationHandlers say when to evaluate, on which data, under which name.
-        MXNet's own ones evaluate by themselves, as MXNet's Estimator lets them, in this phase.
+        MXNet's own ValidationHandlers evaluate by themselves, as in MXNet's Estimator, but in this
+        phase.
 
     Attributes
     ----------
@@ -44,9 +45,9 @@ class EvaluationPhase(EventHandler):
         self._listeners = [handler for handler in handlers if isinstance(handler, EvaluationEnd)]
 
     def after_batch(self, **details: Any) -> bool:
-        """Evaluate what is due after a batch; return whether there was anything.
+        """Run the evaluations that are due after a batch; return whether any was due.
 
-        If a stop interrupts it, the phase stays EVALUATING.
+        If a stop interrupts them, the phase stays EVALUATING.
 
         Parameters
         ----------
@@ -54,7 +55,7 @@ class EvaluationPhase(EventHandler):
             The other arguments of *batch end*.
         """
         position = self._run.position
-        due = self._due_at("safe_point")  # which follows: the batch is counted already
+        due = self._due_at("safe_point")  # the next event: the batch is already counted
         if not due and not self._mxnets:
             return False
         position.phase = Phase.EVALUATING
@@ -64,7 +65,7 @@ class EvaluationPhase(EventHandler):
         return True
 
     def after_epoch(self) -> None:
-        """Evaluate what is due at the end of an epoch; as :meth:`after_batch`."""
+        """Run the evaluations that are due at the end of an epoch; see :meth:`after_batch`."""
         position = self._run.position
         due = self._due_at("epoch_end")
         position.phase = Phase.EVALUATING
@@ -77,7 +78,7 @@ class EvaluationPhase(EventHandler):
         return [h for h in self._own if position.is_due(event, h.every_n_epochs, h.every_n_batches)]
 
     def _evaluate_all(self, due: list[ValidationHandler], is_logged: bool) -> bool:
-        """Evaluate for these handlers; return False if a stop has interrupted that."""
+        """Evaluate for these handlers; return False if a stop has interrupted an evaluation."""
         run = self._run
         for handler in due:
             if run.state.evaluated_at.get(handler.name) == run.weights_key():
@@ -93,14 +94,14 @@ class EvaluationPhase(EventHandler):
     def _call_mxnets(self, event: str, details: dict[str, Any]) -> None:
         state = self._run.state
         for handler in self._mxnets:
-            state.publishes = True  # the call of `evaluate` that the handler may make now
+            state.publishes = True  # for the call of `evaluate` that the handler may make now
             try:
                 self._handlers.notify(event, self._run, only=[handler], **details)
             finally:
                 state.publishes = False
 
     def evaluate(self, estimator: Run, request: ValidationHandler) -> None:
-        """Evaluate for a handler; if a stop interrupts that, restore the random numbers."""
+        """Evaluate for a handler; if a stop interrupts it, restore the random generators."""
         with restoring_rng_on(Interrupted):
             self.compute(
                 request.val_data,
@@ -118,7 +119,7 @@ class EvaluationPhase(EventHandler):
         name: str = VALIDATION,
         **options: Any,
     ) -> Figures:
-        """Evaluate, and give the figures to the run under that name."""
+        """Evaluate, and store the figures in the run under that name."""
         run = self._run
 
         def publish(figures: Figures) -> None:

@@ -18,7 +18,7 @@ _DESCRIPTION = """\
 Train with several worker processes, which MPI's mpiexec starts. If one fails, all of them are
 restarted, and the run continues from its newest checkpoint.
 
-The script is the same as for one process. Its batch_size is that of all workers together."""
+The script is the same as for one process. Its batch_size is the total over all workers."""
 
 _EPILOG = """\
 examples:
@@ -37,11 +37,11 @@ exit codes:
   others  the exit code of the worker that failed in the last attempt; 128 + N after signal N
 
 The first Ctrl-C, SIGTERM or SIGUSR1 is forwarded to the workers: with a CheckpointHandler they
-finish the batch, write a checkpoint and exit. A second one ends all processes at once."""
+finish the batch, write a checkpoint and exit. A second signal kills all processes immediately."""
 
 
 def whole_number(name: str, least: int, reason: str) -> Callable[[str], int]:
-    """Return a function that converts an option's text to a number from `least` on."""
+    """Return a function that converts an option's text to a whole number of at least `least`."""
 
     def convert(text: str) -> int:
         try:
@@ -160,8 +160,8 @@ def new_parser() -> argparse.ArgumentParser:
         "--workers",
         required=True,
         type=workers,
-        help="number of workers, which share each batch; 'auto': one per core, or all that "
-        "the hosts file allows; -n 1 is the same as python train.py, with restarts",
+        help="number of workers, which share each batch; 'auto': one per core, or as many "
+        "as the hosts file allows; -n 1 is the same as python train.py, with restarts",
         metavar="N",
     )
     parser.add_argument(
@@ -222,7 +222,7 @@ def new_parser() -> argparse.ArgumentParser:
     rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="the arguments of the script"
     )
-    rest.required = False  # otherwise argparse names it, too, if the script is missing
+    rest.required = False  # otherwise argparse's error also names it if the script is missing
     return parser
 
 

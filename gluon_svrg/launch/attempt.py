@@ -19,16 +19,16 @@ from gluon_svrg.launch.signals import Signals, signal_name
 from gluon_svrg.workers.parent_death import die_with_parent
 
 HUNG = 124
-"""The exit code of a job without progress, as that of the command ``timeout``."""
+"""The exit code of a job that makes no progress, the same as that of the command ``timeout``."""
 POLL_INTERVAL = 0.5
 """Seconds between two checks of the processes on this machine."""
 STOPPED_TIMEOUT = 10.0
 """Seconds after which a stopped process (SIGSTOP) counts as hung, since MPI does not notice it."""
 HELPER_EXIT_TIMEOUT = 2.0
-"""Seconds that mpiexec gets to notice the exit of its proxy or ssh. It never notices if that was
-killed, or if a worker on another host exits before MPI_Init on this one."""
+"""Seconds that mpiexec gets to notice the exit of its proxy or ssh. It never notices if that
+process was killed, or if a worker on another host exits before MPI_Init on this host."""
 SHUTDOWN_TIMEOUT = 10.0
-"""Seconds that mpiexec gets to end all workers after one has reported a failure. It waits for ever
+"""Seconds that mpiexec gets to end all workers after one has reported a failure. It waits forever
 for a host that does not answer."""
 STACKS_TIMEOUT = 3.0
 """Seconds that all workers get to print their stacks after the first one. Their timers start at
@@ -38,10 +38,10 @@ _KILLED_BY = re.compile(r"EXIT STRING: .*\(signal (\d+)\)")
 """mpiexec prints this line only after a signal. The EXIT CODE of the block may be that of a worker
 that mpiexec itself has killed."""
 _MPIEXEC_FAILED = 255
-"""The exit code of mpiexec if its proxy fails while it ends the workers, which happens every second
-time on another host. Then there is no EXIT STRING, and the EXIT CODE of the block is the number of
-the signal, or the exit code of a worker that has called `os._exit`. If a worker is killed in
-MPI_Finalize, there is no block."""
+"""The exit code of mpiexec if its proxy fails while it ends the workers. On another host this
+happens every second time. Then there is no EXIT STRING, and the EXIT CODE of the block is the
+number of the signal, or the exit code of a worker that has called `os._exit`. If a worker is killed
+in MPI_Finalize, there is no block."""
 _FATAL_SIGNALS = {
     *(signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE),
     *(signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM),
@@ -56,7 +56,7 @@ class Outcome:
     Attributes
     ----------
     code : int
-        0 after success, else the exit code of the supervisor if this was the last attempt.
+        0 after success; otherwise the exit code of the supervisor if this was the last attempt.
     message : str
         The reason of a failure.
     is_script_failure : bool
@@ -104,7 +104,7 @@ class Attempt:
         self._failures: list[tuple[str, int, int, str]] = []  # kind, rank, exit code, reason
         self._done: set[int] = set()
         self._exited: list[int] = []  # ranks on this machine, in the order in which they exited
-        self._first_exits = 0  # how many of them were found by the first poll that found any
+        self._first_exits = 0  # the number of these that the first poll found
         self._helpers: set[int] = set()  # mpiexec's process for each host: its proxy, or ssh
         self._since: dict[tuple[int, str], float] = {}  # when a process was first seen in a state
         self._hang_reason: str | None = None
@@ -175,7 +175,7 @@ class Attempt:
     def _forward_signal(self, number: int) -> None:
         log(
             f"{signal_name(number)}: the workers stop after this batch; a second signal stops them "
-            "at once"
+            "immediately"
         )
         # mpiexec forwards the other three signals to all workers; at SIGHUP it kills them.
         with suppress(ProcessLookupError):
@@ -187,8 +187,8 @@ class Attempt:
         if kind == "pid" and content.isdigit():
             self._workers[rank] = int(content), host
             if is_local(host) and self._selector is not None:
-                # The descriptor is readable when the worker exits. The first one to exit is the
-                # cause, because mpiexec kills the others.
+                # The descriptor becomes readable when the worker exits. The first worker to exit
+                # is the cause, because mpiexec kills the others.
                 try:
                     descriptor = os.pidfd_open(int(content))
                     self._selector.register(descriptor, selectors.EVENT_READ, -1 - rank)
@@ -198,7 +198,7 @@ class Attempt:
                     pass
         elif kind == "done":
             self._done.add(rank)
-        elif kind in ("failed", "peer_failed") and not self._output.timeouts:  # else a consequence
+        elif kind in ("failed", "peer_failed") and not self._output.timeouts:  # not a consequence
             code, _, reason = content.partition(" ")
             self._failures.append((kind, rank, int(code), reason))
 
@@ -283,7 +283,7 @@ class Attempt:
         return self._outcome_from_mpiexec(code)
 
     def _outcome_from_mpiexec(self, code: int) -> Outcome:
-        """Return what mpiexec says, because a worker that was killed could not report."""
+        """Return the outcome from mpiexec's output, because a killed worker cannot report."""
         lines = list(self._output.mpiexec_lines)
         text = "\n".join(lines)
         block, signal_ = _FAILURE_BLOCK.search(text), _KILLED_BY.search(text)
@@ -293,7 +293,7 @@ class Attempt:
             exit_code = int(block[3])
             number = exit_code if exit_code in _FATAL_SIGNALS else 0
         ranks = self._exited[: max(1, self._first_exits)]
-        if block and len(ranks) != 1:  # of several that were found at once, mpiexec names the first
+        if block and len(ranks) != 1:  # if several were found together, mpiexec names the first
             named = int(block[1]), block[2]
             ranks = [rank for rank, process in self._workers.items() if process == named] or ranks
         if block and number:
@@ -326,7 +326,7 @@ class Attempt:
 
 
 def _outcome_of(name: str, code: int) -> Outcome:
-    """Return the outcome of a process with this exit code; below 0, that of a signal."""
+    """Return the outcome of a process with this exit code; a negative code means a signal."""
     if code >= 0:
         return Outcome(code, f"{name} exited with code {code}", True)
     why = " (by a user, or by the kernel because memory ran out)" if code == -signal.SIGKILL else ""

@@ -18,7 +18,7 @@ _PAUSE = 2.0
 _CONNECT_TIMEOUT = 10
 """Seconds that ssh may take to connect."""
 _SSH_FAILED = 255
-"""The exit code of ssh if it cannot connect. Otherwise ssh returns that of the remote command."""
+"""The exit code of ssh if it cannot connect. Otherwise it is that of the remote command."""
 
 
 def read_hosts(path: Path) -> dict[str, int]:
@@ -32,7 +32,7 @@ def read_hosts(path: Path) -> dict[str, int]:
     Raises
     ------
     ValueError
-        If a line has another form, if there is no host, or if one is listed twice.
+        If a line does not have this form, if there is no host, or if one is listed twice.
     """
     try:
         lines = path.read_text().splitlines()
@@ -66,10 +66,10 @@ def worker_count(hosts: Mapping[str, int], all_hosts: Mapping[str, int], workers
 
 
 def find_unavailable(hosts: Sequence[str], ssh: str) -> dict[str, str]:
-    """Ask all hosts at once whether workers can start there; return why some cannot, by host.
+    """Check all hosts in parallel; return why workers cannot start on some of them, by host.
 
-    The reason begins with ``!`` if waiting does not help: ssh connects, but the host does not have
-    the same folder or the same Python.
+    The reason begins with ``!`` if waiting does not help, because ssh connects, but the host does
+    not have the same folder or the same Python.
     """
     python, folder = shlex.quote(sys.executable), shlex.quote(os.getcwd())
     line = f"cd {folder} && exec {python} -c 'import mpi4py'"

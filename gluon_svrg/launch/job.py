@@ -22,13 +22,13 @@ from gluon_svrg.workers.supervision import ATTEMPT, PROGRESS_TIMEOUT, SUPERVISED
 UNAVAILABLE = 69
 """The exit code if too few hosts are available (EX_UNAVAILABLE)."""
 _QUICK_FAILURE = 20.0
-"""Seconds. If the script fails twice within this time after its start, with the same message, it is
+"""If the script fails twice within this many seconds after its start, with the same message, it is
 not restarted again."""
 _QUEUE_VARIABLES = ("SLURM_JOB_NODELIST", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE")
-"""Set by queueing systems whose hosts mpiexec finds without help."""
+"""Environment variables of job schedulers whose hosts mpiexec finds by itself."""
 _CHECKED_START = '"$0" -c "import mpi4py, gluon_svrg.launch.worker" || kill -9 $$; exec "$0" "$@"'
 """A shell command that starts a worker, or kills itself if the host lacks Python or the package:
-mpiexec would wait for ever after a normal exit before MPI_Init."""
+mpiexec would wait forever after a normal exit before MPI_Init."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def find_mpiexec() -> str:
     Raises
     ------
     ValueError
-        If it or mpi4py is missing.
+        If mpiexec or mpi4py is missing.
     """
     folder = str(Path(sys.executable).parent)
     path = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
@@ -132,7 +132,7 @@ class Job:
         return outcome.code
 
     def _available_hosts(self, *, is_first: bool) -> dict[str, int] | None:
-        """Return the available hosts with their slots; None if they are too few."""
+        """Return the available hosts with their slots; None if there are too few."""
         options = self._options
         hosts = dict(options.hosts)
         # Waiting for a host does not count as a restart.
@@ -201,5 +201,5 @@ class Job:
 
 
 def _without_numbers(message: str) -> str:
-    """Remove process numbers, to compare messages."""
+    """Remove process numbers, so that messages can be compared."""
     return "".join(character for character in message if not character.isdigit())

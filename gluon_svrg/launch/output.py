@@ -45,7 +45,7 @@ class Output:
     Parameters
     ----------
     on_report : callable
-        Called with rank, host and text of each report of a worker.
+        Called with the rank, host and text of each report of a worker.
     log_dir : path, optional
         The folder for one log file per worker.
     attempt : int
@@ -106,7 +106,7 @@ class Output:
 
 
 class _LineSplitter:
-    """Joins pieces of output to lines.
+    """Joins pieces of output into lines.
 
     mpiexec prints `PREFIX` before each line, and before each part of a line that a worker writes in
     parts. Text without a prefix at the beginning of a line is from mpiexec itself: rank -1.
@@ -138,7 +138,7 @@ class _LineSplitter:
                 line = line.removesuffix(b"\r")
                 self._owner = (-1, "")
             if end or len(line) > _MAX_LINE_LENGTH:
-                # Only the last state of a progress bar, which redraws its line after "\r".
+                # Keep only the last state of a progress bar, which redraws its line after "\r".
                 self._on_line(descriptor, *owner, line.rpartition(b"\r")[2])
             elif line:
                 self._lines[owner] = line

@@ -11,8 +11,8 @@ from types import FrameType
 class Signals:
     """Records Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, and wakes a selector at any signal.
 
-    SIGCHLD wakes it, too, so that the exit of a child process is noticed at once. A signal that is
-    ignored when the supervisor starts, as after ``nohup``, stays ignored.
+    SIGCHLD also wakes it, so that the exit of a child process is noticed immediately. A signal that
+    is ignored when the supervisor starts, as after ``nohup``, stays ignored.
 
     Attributes
     ----------

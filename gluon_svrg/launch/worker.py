@@ -1,6 +1,6 @@
 """Run a script as one worker: ``mpiexec -n 4 python -m gluon_svrg.launch.worker train.py``.
 
-MPI is initialised before the script can fail, because mpiexec waits for ever if a worker exits
+MPI is initialised before the script can fail, because mpiexec waits forever if a worker exits
 before that. Then the script runs, or a module after ``-m``. Without an MPI launcher, only the
 script runs.
 """

@@ -19,20 +19,20 @@ Collected: TypeAlias = "tuple[NumPyArray, NumPyArray, NumPyArray | None]"
 class EpochMetric(mx.metric.EvalMetric):
     """A function that is called once, with the labels and outputs of all samples.
 
-    For figures that are no means over samples, such as the area under the ROC curve or R². The
-    labels and outputs of an epoch stay in memory until it ends, and a checkpoint holds those of an
-    epoch that has begun. Until the end of the epoch the figure is NaN.
+    Use it for metrics that are not means over samples, such as the area under the ROC curve or R².
+    The labels and outputs of an epoch stay in memory until it ends. A checkpoint in the middle of
+    an epoch holds those collected so far. Until the end of the epoch the figure is NaN.
 
     Parameters
     ----------
     function : callable
-        Called as ``function(label, pred)`` with NumPy arrays, returns a number. If it has a
+        Called as ``function(label, pred)`` with NumPy arrays; returns a number. If it has a
         parameter `sample_weight`, as functions of ``sklearn.metrics`` have, and the batches have
         weights, it gets them.
     name : str, optional
         By default the function's name.
     output_names, label_names : list of str, optional
-        Of several outputs and labels, the ones to take.
+        The outputs and labels to use, if there are several.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class EpochMetric(mx.metric.EvalMetric):
             )
         self.function = function
         self._collected: list[Collected] = []
-        self._figure: float | None = None  # of what was collected, if it was read
+        self._figure: float | None = None  # the value for what was collected, if it was read
         name = name or str(getattr(function, "__name__", type(function).__name__))
         super().__init__(name, output_names=output_names, label_names=label_names)
 
@@ -70,7 +70,7 @@ class EpochMetric(mx.metric.EvalMetric):
         self.num_inst = sum(len(label) for label, *_ in self._collected)
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Discard what was collected."""
         super().reset()
         self._collected, self._figure = [], None
 
@@ -103,5 +103,5 @@ class EpochMetric(mx.metric.EvalMetric):
 def _takes_weights(function: Callable[..., float]) -> bool:
     try:
         return "sample_weight" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # one of C, without a signature
+    except (TypeError, ValueError):  # a function written in C, without a signature
         return False

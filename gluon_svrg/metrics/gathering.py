@@ -25,8 +25,8 @@ def whole_batches(
 ) -> Iterator[Outputs]:
     """Yield the outputs of whole batches, from those of all workers by rank.
 
-    They are joined, as one context has them. If they have no common axis of samples, there is one
-    item for each context of each worker.
+    They are joined as if one context had computed them. If they have no common axis of samples,
+    there is one item for each context of each worker.
     """
     for shares in zip(*by_worker, strict=True):
         outputs = Outputs(

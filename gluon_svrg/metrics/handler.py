@@ -57,30 +57,32 @@ class MetricHandler(
 ):
     """Computes the metrics of an epoch from sums over its samples.
 
-    A figure is that of all samples, whatever the batches, devices and workers, and not MXNet's mean
-    over batches. This holds for all metrics of MXNet's and for an EpochMetric. A function of label
-    and output is averaged with the numbers of samples as weights, so it has to be a mean over
-    samples. An EvalMetric of your own is updated batch by batch, as MXNet does.
+    A metric is computed over all samples, so it does not depend on batches, devices and workers;
+    MXNet takes a mean over batches. This holds for all MXNet metrics and for an EpochMetric. A
+    function of label and output is averaged with the numbers of samples as weights, so it has to
+    be a mean over samples. Your own EvalMetric is updated batch by batch, as in MXNet.
 
-    If the batches have weights, a figure is Σ w x / Σ w, and a sample of weight 0 is left out
-    before any metric sees it. A function, and a metric of your own, only leave such samples out. Of
-    a batch processor with a forward pass of its own the weights are not known, and not used.
+    If the batches have weights, a metric is Σ w x / Σ w, and samples of weight 0 are removed before
+    any metric is updated. For a function, and for your own metric, samples of weight 0 are removed
+    and the other weights are ignored. If a batch processor has its own forward pass, the weights
+    are not known and not used.
 
-    Nothing waits for the device at each batch: the handler collects the outputs of several batches,
-    and computes when it has enough of them or when a metric is read. So whenever a metric is read,
-    it has the figure of the batches so far; an EpochMetric has it at the end of the epoch.
+    The handler does not wait for the device at each batch. It collects the outputs of several
+    batches, and computes the metrics when it has enough of them or when a metric is read. So a
+    metric that is read has the value for the batches so far; an EpochMetric has its value at the
+    end of the epoch.
 
-    Over several workers, the figures are the same on all workers. They add up their sums every few
-    batches, at a checkpoint and at the end of an epoch; a read in between gives the figure at that
-    time. Only for metrics of your own and for an EpochMetric each worker gets the labels and
-    outputs of all.
+    With several workers, the metrics are the same on all of them. The workers add up their sums
+    every few batches, at a checkpoint and at the end of an epoch; a read in between gives the value
+    of the last of these times. Only for your own metrics and for an EpochMetric, each worker gets
+    the labels and outputs of all workers.
 
     Parameters
     ----------
     metrics : EvalMetric or list of EvalMetric
-        What to compute.
+        The metrics to compute.
     priority : float
-        That of MXNet's handler: before the handlers that read metrics.
+        By default that of MXNet's handler: before the handlers that read metrics.
     max_batches : int
         The metrics are computed after at most this many batches.
     max_bytes : int
@@ -90,7 +92,7 @@ class MetricHandler(
     ------
     ValueError
         After the first batch, if a metric cannot be computed from its outputs; after a later one
-        if they are of another shape. Also if a metric is in use in another run.
+        if its outputs have another shape. Also if a metric is in use in another run.
     """
 
     state_key = "metrics"
@@ -120,7 +122,7 @@ class MetricHandler(
         self._period: int | None = None
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Read what the run says, which may continue within an epoch."""
+        """Read the settings of the run, which may continue in the middle of an epoch."""
         self._join(estimator)
 
     def epoch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -162,13 +164,13 @@ class MetricHandler(
     def exception_raised(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Compute the figures so far, and stop watching for reads of the metrics."""
         try:
-            if not self._workers.is_distributed:  # the others do something else now
+            if not self._workers.is_distributed:  # after an exception the others may not take part
                 self.flush()
         finally:
             self._stop_listening()
 
     def state_dict(self, estimator: Run) -> State:
-        """Return the totals of the epoch so far, and the attributes of other metrics."""
+        """Return the totals of the epoch so far, and the attributes of all other metrics."""
         if self._workers.is_distributed:
             reduction = self._workers.reduction(self._contribution(), self._add_to_state)
             return cast(State, reduction)
@@ -176,7 +178,7 @@ class MetricHandler(
         return self._state()
 
     def load_state_dict(self, estimator: Run, state: State) -> None:
-        """Continue the epoch with the saved totals; without them the metrics begin again."""
+        """Continue the epoch with the saved totals; without them the metrics start from zero."""
         self._begin(estimator)
         is_in_epoch = estimator.position.batch_in_epoch > 0 and estimator.position.is_in_epoch
         if is_in_epoch and "parts" not in state:
@@ -224,7 +226,7 @@ class MetricHandler(
             self.flush()
 
     def _begin(self, estimator: Run) -> None:
-        """Forget all outputs, and watch for reads of the metrics."""
+        """Discard all outputs, and watch for reads of the metrics."""
         self._waiting, self._nbytes, self._count = [], 0, 0
         self._totals, self._has_ended = {}, False
         self._stop_listening()  # an exception may have ended the last epoch
@@ -235,7 +237,7 @@ class MetricHandler(
                         f"the metric {metric.name!r} is in use in a run that has not ended: make "
                         "another one for this run"
                     )
-        stop_watching(self.metrics)  # of a run of MXNet's Estimator that was broken off
+        stop_watching(self.metrics)  # left over from a run of MXNet's Estimator that was aborted
         watch_reads(self.metrics, self.flush_for_reader)
         self._is_in_run = isinstance(estimator, Run)
 
@@ -245,7 +247,7 @@ class MetricHandler(
         self._is_in_run = False
 
     def _end(self) -> None:
-        """Let the metrics have the figures that are computed once per epoch."""
+        """Set the values of metrics that are computed once per epoch."""
         self._has_ended = True
         for part in self._parts():
             if isinstance(part, EpochMetric):
@@ -255,7 +257,7 @@ class MetricHandler(
         return [part for metric in self.metrics for part in flatten_metrics(metric)]
 
     def _contribution(self) -> State:
-        """Return what this worker adds to the metrics, as plain data; they stay as they are."""
+        """Return what this worker adds to the metrics, as plain data; the metrics do not change."""
         parts, waiting = self._parts(), self._waiting
         others = [part for part in parts if not is_known(part)]
         outputs: list[Any] = []
@@ -285,7 +287,7 @@ class MetricHandler(
         known = [part for part in parts if is_known(part)]
         by_part = zip(*(given["totals"] for given in contributions), strict=True)
         for part, by_worker in zip(known, by_part, strict=True):
-            # If someone has reset the metric, it begins again.
+            # If the user has reset the metric, its total starts from zero.
             is_reset = not isinstance(part, EpochMetric) and not part.num_inst
             total = None if is_reset else self._totals.get(id(part))
             for of_batch in zip(*by_worker, strict=True):
@@ -304,7 +306,7 @@ class MetricHandler(
             if not is_known(part):
                 _explained(part, batches, partial(_update, part, batches))
         if self._period is None and self._waiting:
-            # By the first batch, which is the same on all workers.
+            # Decided by the first batch, which is the same on all workers.
             nbytes = max(1, sum(given["bytes"] for given in contributions))
             self._period = max(1, min(self._max_batches, self._max_bytes // nbytes))
         self._waiting, self._nbytes = [], 0
@@ -344,7 +346,7 @@ class MetricHandler(
             self._task = Task.of(estimator.loss if is_training else estimator.val_loss)
         processor = getattr(estimator, "batch_processor", None)
         name = "fit_batch" if is_training else "evaluate_batch"
-        # A processor with a method of its own may take the third item for something else.
+        # A processor with its own method may use the third item for something else.
         self._has_weights = isinstance(processor, BatchProcessor) and (
             getattr(type(processor), name) is getattr(BatchProcessor, name)
         )
@@ -356,8 +358,8 @@ def metric_handlers(
     """Return the handlers that are given, and the MetricHandlers that are added to them.
 
     MXNet's own MetricHandler is replaced by this package's with the same metrics; a subclass, which
-    has code of its own, stays. If none is given, one for `metrics` is added, else one for the loss
-    if it is missing.
+    has its own code, stays. If none is given, one for `metrics` is added. Otherwise one for the
+    loss is added, if the loss is missing.
     """
     given = [
         MetricHandler(handler.metrics, handler.priority)
@@ -374,9 +376,9 @@ def metric_handlers(
 
 
 def try_metric(metric: EvalMetric, outputs: Outputs, loss: mx.gluon.Block, batch_axis: int) -> None:
-    """Compute a metric from the outputs of a batch, as a trial: it stays as it is.
+    """Compute a copy of a metric from the outputs of a batch, to see whether that works.
 
-    A metric of the user's own that cannot be copied is left out.
+    A user's own metric that cannot be copied is not checked.
     """
     if is_known(metric):
         totals_of(metric, [outputs], Task.of(loss), batch_axis)
@@ -393,7 +395,7 @@ def _explained(metric: EvalMetric, batches: Sequence[Outputs], compute: Callable
     try:
         return compute()
     except (FloatingPointError, MemoryError):
-        raise  # others decide about a NaN
+        raise  # other handlers decide about a NaN
     except Exception as e:
         # A worker may have no row of a batch.
         outputs = next((o for o in batches if o.pred), batches[0])
@@ -407,7 +409,7 @@ def _update(metric: EvalMetric, batches: Sequence[Outputs]) -> None:
 
 
 def _what_failed(metric: EvalMetric, outputs: Outputs, error: Exception) -> str:
-    """Return which metric cannot be computed, from what, why, and the way out."""
+    """Return an error message: which metric fails, on which shapes, why, and what to do."""
     labels, preds = outputs.label, outputs.pred
     hint = "give the Estimator a metric that suits them, or none"
     if isinstance(metric, mx.metric.Loss):
@@ -425,7 +427,7 @@ def _what_failed(metric: EvalMetric, outputs: Outputs, error: Exception) -> str:
 
 
 def _has_classes_last(metric: EvalMetric, label: object, pred: object) -> bool:
-    """Return whether a metric looks for classes on another axis than the last, and is wrong."""
+    """Return whether the classes are on the last axis, but the metric's axis is another one."""
     label_shape, pred_shape = getattr(label, "shape", ()), getattr(pred, "shape", ())
     is_elsewhere = getattr(metric, "axis", -1) not in (-1, len(pred_shape) - 1)
     return is_elsewhere and label_shape == pred_shape[:-1]

@@ -32,7 +32,7 @@ _GREATER = (
     mx.metric.PCC,
     mx.metric.PearsonCorrelation,
 )
-# Words of a name, whole or (in front) as a part of one: 'softmaxcrossentropyloss' has 'loss'.
+# Words in a metric's name; the first ones also as a part: 'softmaxcrossentropyloss' has 'loss'.
 _SMALLER_IS_BETTER = r"loss|error|entropy|perplexity|nll|deviance|\b(?:mse|mae|rmse|mape)\b"
 _GREATER_IS_BETTER = (
     r"accuracy|pearson|precision|recall|\b(?:acc|f1|mcc|pcc|auc|r2|iou|map|top\d)\b"
@@ -47,16 +47,16 @@ class Monitor:
     name : str or EvalMetric
         A metric's name, as in the history (``'validation accuracy'``), or the metric itself.
     mode : 'auto', 'min' or 'max'
-        Which value is better. 'auto' knows it of MXNet's metrics by their class, whatever their
-        name. Of a function, an EpochMetric or a metric of your own it takes it from the name: a
+        Which value is better. 'auto' knows this for MXNet's metrics by their class, whatever their
+        name. For a function, an EpochMetric or your own metric it infers this from the name: a
         smaller loss or error is better, and a greater accuracy or AUC. If the name says neither,
         give 'min' or 'max'.
 
     Attributes
     ----------
     mode : 'min', 'max' or 'auto'
-        Which value is better. Before :meth:`check`, which looks at the run's metrics, it is that of
-        the name; 'auto' if the name does not say it.
+        Which value is better. Before :meth:`check`, which reads the run's metrics, it is inferred
+        from the name; 'auto' if the name does not say it.
 
     Raises
     ------
@@ -87,7 +87,7 @@ class Monitor:
 
     @property
     def name(self) -> str:
-        """The name as in the history, where the Estimator's metrics have a prefix."""
+        """The name in the history, in which the Estimator's metrics have a prefix."""
         return self._name if isinstance(self._name, str) else self._name.name
 
     def check(self, estimator: Run) -> None:
@@ -96,11 +96,12 @@ class Monitor:
         Raises
         ------
         ValueError
-            If the run has none of that name, or if the name does not say which value is better.
+            If the run has no metric of that name, or if the name does not say which value is
+            better.
         """
         names = estimator.metric_names()
         if self.name not in names:
-            # No training metric for a validation metric, which is missing for another reason.
+            # Suggest no training metric for a validation metric that is missing for another reason.
             split = self.name.partition(" ")[0]
             alike = [n for n in names if split not in SPLITS or n.startswith(split)]
             near = difflib.get_close_matches(self.name, alike, n=1)
@@ -127,7 +128,7 @@ class Monitor:
     def read(self, estimator: Run) -> float | None:
         """Return the figure of the current epoch or, between two epochs, of the last one.
 
-        It may be NaN or infinite. None if there is none: no evaluation yet.
+        It may be NaN or infinite. None if there is no figure, for example before an evaluation.
         """
         if not estimator.position.is_in_epoch or self.name in _row_of_this_epoch(estimator):
             value = estimator.history[-1].get(self.name) if estimator.history else None
@@ -143,7 +144,7 @@ class Monitor:
     def is_better(self, value: float, than: float | None, min_delta: float = 0.0) -> bool:
         """Return whether `value` is better than `than` by more than `min_delta`.
 
-        With None, whether it is better than nothing: NaN is not, nor is the worst infinity.
+        If `than` is None, every value is better except NaN and the worst infinity.
         """
         if than is None:
             than = math.inf if self.mode == "min" else -math.inf
@@ -151,12 +152,12 @@ class Monitor:
         return difference > min_delta
 
     def state_dict(self) -> dict[str, str]:
-        """Return what a best value belongs to, for a checkpoint."""
+        """Return name and mode of the figure, which a checkpoint saves with its best value."""
         return {"monitor": self.name, "mode": self.mode}
 
     def is_of(self, state: Mapping[str, Any], handler: object, logger: logging.Logger) -> bool:
-        """Return whether the best value in a handler's saved state is of this figure; else warn."""
-        saved = {"monitor": self.name, "mode": self.mode, **state}  # up to 0.8 it did not say
+        """Return whether the best value in a saved state is of this figure; if not, warn."""
+        saved = {"monitor": self.name, "mode": self.mode, **state}  # not saved up to 0.8
         if saved["monitor"] == self.name and saved["mode"] == self.mode:
             return True
         logger.warning(
@@ -177,7 +178,7 @@ class Monitor:
 
 
 def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:
-    """Return the row of the current epoch, if *epoch end* has appended it already."""
+    """Return the row of the current epoch, if *epoch end* has already appended it."""
     if estimator.history and estimator.history[-1]["epoch"] == estimator.position.epoch:
         return estimator.history[-1]
     return {}

@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 
 
 class Outputs(NamedTuple):
-    """What the metrics get of a batch: lists with one item per context.
+    """The data of a batch that metrics are computed from: lists with one item per context.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ def outputs_of(
 ) -> Outputs:
     """Return the outputs of a batch, with copies of its labels and weights.
 
-    Nothing is computed and nothing waits for the device. The data may write the next labels into
-    the same arrays.
+    Nothing is computed and nothing waits for the device. Labels and weights are copied because the
+    data may write the next ones into the same arrays.
 
     Parameters
     ----------
@@ -96,13 +96,13 @@ def pairs(metric: mx.metric.EvalMetric, outputs: Outputs) -> Iterator[Pair]:
     """Yield each label with its output, on each context.
 
     If an item holds several arrays, they have names: the keys of a dict, or by their order
-    ``label0``, ``label1``, ... and ``output0``, ``output1``, ... A metric takes those of its
-    `label_names` and `output_names`, as in MXNet's `update_dict`; without them all, in pairs.
+    ``label0``, ``label1``, ... and ``output0``, ``output1``, ... A metric gets the arrays in its
+    `label_names` and `output_names`, as in MXNet's `update_dict`; without these, all, in pairs.
 
     Raises
     ------
     ValueError
-        If there is no such name, or the arrays of a metric without names are no pairs.
+        If there is no such name, or if the metric has no names and the arrays do not form pairs.
     """
     weights = outputs.weight or [None] * len(outputs.label)
     for label, pred, weight in zip(outputs.label, outputs.pred, weights, strict=True):
@@ -130,7 +130,7 @@ def update_metric(metric: mx.metric.EvalMetric, outputs: Outputs) -> None:
             update_metric(part, outputs)
         return
     for label, pred in zip(labels, preds, strict=True):
-        _chosen(metric, label, pred)  # an error in words
+        _chosen(metric, label, pred)  # raises a readable error
         named_labels, named_preds = _named(label, "label"), _named(pred, "output")
         metric.update_dict(
             dict(zip(named_labels, _for_metric(metric, list(named_labels.values())), strict=True)),
@@ -139,18 +139,18 @@ def update_metric(metric: mx.metric.EvalMetric, outputs: Outputs) -> None:
 
 
 def weight_of_rows(weight: Any, shape: tuple[int, ...], batch_axis: int) -> NumPyArray | None:
-    """Return weights as an array of this shape; None if they are of something else.
+    """Return weights as an array of this shape; None if they do not fit it.
 
-    A weight of a sample is that of each of its elements.
+    If there is one weight per sample, each element of the sample gets it.
 
     Parameters
     ----------
     weight : array
         One number per sample, or per element.
     shape : tuple of int
-        That of the values to be weighted.
+        The shape of the values to be weighted.
     batch_axis : int
-        The axis of the samples in `shape`, if it has as many.
+        The axis of the samples in `shape`, if it has that many axes.
     """
     values = as_numpy(weight).astype("float64")
     if values.ndim == 1:
@@ -193,7 +193,7 @@ def _weights_of(label: Sequence[Any], weight: Any, batch_axis: int) -> list[Any]
 
 
 def _as_legacy(value: object) -> object:
-    """Return an array as an NDArray; anything else, which a user's metric may take, as it is."""
+    """Return an array as an NDArray; return other values, for a user's metric, unchanged."""
     return to_nd(value) if isinstance(value, NDArray) else value
 
 
@@ -202,7 +202,7 @@ def _arrays_in(item: object) -> list[Any]:
 
 
 def _counting_rows(weight: Any) -> NumPyArray | None:
-    """Return, for each sample, whether it counts; None if the weights are not of samples."""
+    """Return whether each sample counts; None if there is not one weight per sample."""
     leaves = tree_leaves(weight)
     if len(leaves) != 1 or not is_of_samples(leaves[0]):
         return None
@@ -211,7 +211,7 @@ def _counting_rows(weight: Any) -> NumPyArray | None:
 
 
 def _take(array: Any, kept: NumPyArray, batch_axis: int) -> Any:
-    """Return the samples that count, if the array has as many samples."""
+    """Return the samples that count, if the array has one entry per sample."""
     if not isinstance(array, (NDArray, np.ndarray)) or not array.ndim:
         return array
     axis = 0 if array.ndim == 1 else sample_axis(array, batch_axis)
@@ -224,7 +224,7 @@ def _take(array: Any, kept: NumPyArray, batch_axis: int) -> Any:
 
 
 def _weight_of(weight: Any, index: int, number: int) -> Any:
-    """Return the weights of a label: of several, those at its place."""
+    """Return the weights of a label; if there are several, those with its index."""
     leaves = tree_leaves(weight)
     if len(leaves) == 1:
         return leaves[0]
@@ -232,7 +232,7 @@ def _weight_of(weight: Any, index: int, number: int) -> Any:
 
 
 def _for_metric(metric: mx.metric.EvalMetric, arrays: Sequence[Any]) -> list[Any]:
-    """Return the arrays for a metric: MXNet's own take NDArrays, in its NumPy mode, too."""
+    """Return the arrays for a metric: MXNet's own need NDArrays, also in its NumPy mode."""
     kind = to_nd if type(metric).__module__ == "mxnet.metric" else to_active_mode
     return [kind(array) if isinstance(array, NDArray) else array for array in arrays]
 
@@ -258,8 +258,8 @@ def _chosen(
     ):
         if names is not None and any(name not in given for name in names):
             raise ValueError(
-                f"metric {metric.name!r} has {kind}_names={list(names)}, and the batch has the "
-                f"{kind}s {list(given)}: give it some of these"
+                f"metric {metric.name!r} has {kind}_names={list(names)}, but the batch has the "
+                f"{kind}s {list(given)}: choose from these"
             )
     chosen = [
         given if names is None else {name: given[name] for name in names}
@@ -269,7 +269,7 @@ def _chosen(
     if without_names and len(labels) != len(preds):
         raise ValueError(
             f"metric {metric.name!r} gets {len(labels)} labels ({', '.join(labels)}) and "
-            f"{', '.join(preds)}, which are no pairs: choose some by {type(metric).__name__}("
+            f"{', '.join(preds)}, which do not form pairs: choose with {type(metric).__name__}("
             "output_names=[...], label_names=[...])"
         )
     return chosen[0], chosen[1]

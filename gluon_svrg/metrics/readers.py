@@ -24,16 +24,16 @@ class _Reader(NamedTuple):
 
 
 def watch_reads(metrics: Iterable[EvalMetric], bring_up_to_date: Callable[[], None]) -> None:
-    """Call a function before each read of these metrics, or of those that they are made of."""
+    """Call a function before each read of these metrics, or of metrics that they contain."""
     for metric in _with_parts(metrics):
         for name in _READERS:
-            # On the object itself: it is the user's, who may read it at any time.
+            # Patch the object itself, because the user may read it at any time.
             read, is_of_the_object = getattr(metric, name), name in vars(metric)
             vars(metric)[name] = _Reader(bring_up_to_date, read, is_of_the_object)
 
 
 def stop_watching(metrics: Iterable[EvalMetric]) -> None:
-    """Let the metrics be read as they are."""
+    """Stop calling functions before reads of these metrics."""
     for metric in _with_parts(metrics):
         for name in _READERS:
             reader = vars(metric).get(name)

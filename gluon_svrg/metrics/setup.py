@@ -29,7 +29,7 @@ def make_metrics(
     loss : gluon.loss.Loss
         The training's loss; its mean is a metric named ``loss`` unless a ``Loss`` is given.
     train, val : EvalMetric, str, callable, list of them, or None
-        As the Estimator takes them. Without a metric for the training, the one that suits the loss.
+        The arguments of the Estimator. Without a training metric, one that suits the loss is made.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def make_metrics(
     if not training:
         training = [metric for metric in [suggested_metric(loss)] if metric is not None]
     evaluation = [
-        # A copy, so that an evaluation leaves the figure of the training alone.
+        # A copy, so that an evaluation does not change the training metric.
         _copy_of(metric, f"train_metrics and val_metrics both have the metric {metric.name!r}")
         if any(metric is other for other in training)
         else metric
@@ -55,15 +55,15 @@ def make_metrics(
 
 
 def copies_for(metrics: Iterable[EvalMetric], split: str | None) -> list[EvalMetric]:
-    """Return copies of metrics for another data set, with nothing in them.
+    """Return copies of metrics for another data set, reset to their initial state.
 
     Parameters
     ----------
     metrics : iterable of EvalMetric
-        Those of an Estimator, which stay as they are.
+        The metrics of an Estimator, which do not change.
     split : str or None
-        The name of the data set, in the place of ``training`` or ``validation``: with ``'test'``
-        a ``validation accuracy`` becomes a ``test accuracy``. With None the names stay.
+        The name of the data set, which replaces ``training`` or ``validation``: with ``'test'``
+        ``validation accuracy`` becomes ``test accuracy``. With None the names stay.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def copies_for(metrics: Iterable[EvalMetric], split: str | None) -> list[EvalMet
 
 
 def check_split(metrics: Iterable[EvalMetric], split: str) -> None:
-    """Raise ValueError if another Estimator has taken one of the metrics for something else."""
+    """Raise ValueError if another Estimator uses one of the metrics for another data set."""
     for metric in metrics:
         other = metric.name.partition(" ")[0]
         if other in SPLITS and other != split:
@@ -94,7 +94,7 @@ def check_split(metrics: Iterable[EvalMetric], split: str) -> None:
 
 def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
     """Yield the metrics in a composite metric, or the metric itself."""
-    # One with an `update` of its own may do other things with its parts.
+    # A subclass with its own `update` may use its parts in another way.
     composite = mx.metric.CompositeEvalMetric
     if isinstance(metric, composite) and type(metric).update is composite.update:
         for part in metric.metrics:
@@ -105,12 +105,12 @@ def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
 
 def is_loss(metric: EvalMetric) -> bool:
     """Return whether it is the metric of the loss."""
-    # The Estimator that has had it before has put "training" before its name.
+    # An earlier Estimator may have put "training" before its name.
     return isinstance(metric, mx.metric.Loss) or metric.name.split(" ")[-1] == LOSS
 
 
 def _own(metrics: list[EvalMetric]) -> list[EvalMetric]:
-    """Return each metric once, without what another Estimator has put before its name."""
+    """Return each metric once, without the prefix that another Estimator gave its name."""
     for metric in metrics:
         metric.name = _bare_name(metric)
     return list({id(metric): metric for metric in metrics}.values())
@@ -124,7 +124,7 @@ def _bare_name(metric: EvalMetric) -> str:
 def _check_names(metrics: list[EvalMetric], argument: str) -> None:
     """Raise ValueError if two metrics have one name, so that one figure would hide the other.
 
-    Two that are made alike have the same figure, and hide nothing.
+    Two metrics with the same settings have the same figure, so they are allowed.
     """
     parts: dict[str, EvalMetric] = {}
     for part in (part for metric in metrics for part in flatten_metrics(metric)):
@@ -189,7 +189,7 @@ def _by_name(name: str, argument: str) -> EvalMetric:
         raise ValueError(f"{argument}: MXNet has no metric {name!r}: {hint}")
     try:
         return mx.metric.create(name)
-    except TypeError as e:  # one that has to be told something: Perplexity, CustomMetric
+    except TypeError as e:  # one that needs arguments: Perplexity, CustomMetric
         raise ValueError(
             f"{argument}: the metric {name!r} cannot be made from its name alone ({e}): give an "
             "mx.metric object"

@@ -12,7 +12,7 @@ from mxnet.metric import EvalMetric
 
 
 def metric_state(metric: EvalMetric) -> dict[str, Any]:
-    """Return the plain attributes of a metric, and those of the metrics that it is made of."""
+    """Return the plain attributes of a metric, and those of the metrics that it contains."""
     state: State = {"plain": {}, "parts": {}}
     for name, value in vars(metric).items():
         parts = _parts_of(value)
@@ -24,7 +24,7 @@ def metric_state(metric: EvalMetric) -> dict[str, Any]:
 
 
 def set_metric_state(metric: EvalMetric, state: State) -> None:
-    """Put back what :func:`metric_state` returned, in place."""
+    """Restore what :func:`metric_state` returned, in place."""
     for name, value in state["plain"].items():
         if name == "name":
             continue
@@ -40,7 +40,7 @@ def set_metric_state(metric: EvalMetric, state: State) -> None:
 
 
 def warn_unsaved_attributes(estimator: Run) -> None:
-    """Log the attributes of metrics of the user's own that no checkpoint can hold."""
+    """Log the attributes of a user's own metrics that cannot be saved in a checkpoint."""
     parts = [part for metric in estimator.train_metrics for part in flatten_metrics(metric)]
     for metric in (part for part in parts if not is_known(part)):
         for name, value in vars(metric).items():

@@ -1,8 +1,8 @@
 """MXNet's metrics as sums over samples.
 
-A *total* is an array that says all about some samples: the totals of two batches, contexts or
-workers are merged into that of all of them, and the figure is computed from the last one. So it
-does not depend on how the samples were batched.
+A *total* is an array that summarises some samples. The totals of batches, contexts and workers are
+merged into one total of all samples, and the figure is computed from that one. So the figure does
+not depend on how the samples were batched.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ROUNDING = 1e-3  # of the sum of a sample's soft labels: float16 has three digi
 
 
 class Task(NamedTuple):
-    """What the loss says about outputs and labels.
+    """What the loss tells about outputs and labels.
 
     Attributes
     ----------
     threshold : float or None
-        Above it the output of one value is the second class; None if the loss does not say so.
+        A single output above it means the second class; None if the loss does not define one.
     has_soft_labels : bool
         Whether labels are probabilities of classes.
     has_classes : bool
@@ -60,9 +60,9 @@ class Rows(NamedTuple):
     Attributes
     ----------
     label, pred : NumPyArray
-        Of one or two axes.
+        Arrays with one or two axes.
     shape : tuple of int
-        That of the values; the rows are in its order.
+        The shape of the values; the rows are in its order.
     """
 
     label: NumPyArray
@@ -79,7 +79,7 @@ class Sums:
     Parameters
     ----------
     rows : callable
-        Takes the metric, label, output, :class:`Task`, and whether the weights are of elements;
+        Takes the metric, label, output, :class:`Task`, and whether there is one weight per element;
         returns the :class:`Rows`.
     values : callable
         Takes the metric, the labels and the outputs of rows; returns arrays of one value per row,
@@ -97,7 +97,7 @@ class Sums:
         self.rows, self._values, self._finish = rows, values, finish
 
     def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
-        """Return what is added up over rows, times their weights."""
+        """Return the values that are multiplied by the weights and added up over rows."""
         values = self._values(metric, label, pred)
         return [values, np.ones(len(values))]
 
@@ -115,7 +115,7 @@ class Sums:
         return self._finish(total[0] / total[1]) if total[1] else math.nan, float(total[1])
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the figure."""
+        """Give the metric the figure."""
         figure, count = self.figure(total)
         set_sums(metric, figure * count if count else 0.0, count)
 
@@ -124,20 +124,21 @@ class MeanSums(Sums):
     """A mean that the metric itself turns into the figure."""
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the sums."""
+        """Give the metric the sums."""
         set_sums(metric, float(total[0]), float(total[1]))
 
 
 class Hits(MeanSums):
     """The share of rows whose class is right.
 
-    If neither shapes nor the loss say what labels of the outputs' shape are, the labels and outputs
-    of all samples say it: soft labels add up to 1, whole outputs with classes beyond 0 and 1 are
-    classes, and all others are scores, the second class above 0. The total has all three.
+    Labels that have the outputs' shape may have several meanings. If neither shapes nor the loss
+    decide, the labels and outputs of all samples do: soft labels add up to 1, integer outputs with
+    classes beyond 0 and 1 are classes, and all others are scores, with the second class above 0.
+    The total has the sums for all three meanings.
     """
 
     def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
-        """Return hits and ones; of undecided rows those of each meaning, and counterexamples."""
+        """Return hits and ones; for undecided rows those of each meaning, and counterexamples."""
         if pred.ndim == 1:
             return [label == pred, np.ones(len(label))]
         is_whole = (np.floor(pred) == pred) & (np.floor(label) == label)
@@ -158,7 +159,7 @@ class Hits(MeanSums):
         return super().figure(self._decided(total))
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the sums."""
+        """Give the metric the sums."""
         super().show(metric, self._decided(total))
 
     def _decided(self, total: NumPyArray) -> NumPyArray:
@@ -172,7 +173,7 @@ class Hits(MeanSums):
 
 
 class Confusion(Sums):
-    """A figure of the true and false positives and negatives."""
+    """A metric computed from the true and false positives and negatives."""
 
     def __init__(self, finish: Callable[[NumPyArray], float]) -> None:
         super().__init__(_binary_rows, lambda *_: None)
@@ -183,7 +184,7 @@ class Confusion(Sums):
         wrong = (label != 0) & (label != 1)
         if wrong.any():
             raise ValueError(
-                f"{type(metric).__name__} is of two classes, and a label is {label[wrong][0]:g}"
+                f"{type(metric).__name__} needs classes 0 and 1, got a label {label[wrong][0]:g}"
             )
         is_true, is_found = label == 1, pred == 1
         return [is_true & is_found, ~is_true & is_found, is_true & ~is_found, ~(is_true | is_found)]
@@ -194,7 +195,7 @@ class Confusion(Sums):
         return self._score(total) if count else math.nan, count
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the figure and the counts."""
+        """Give the metric the figure and the counts."""
         super().show(metric, total)
         counts = binary_counts(metric)
         names = ("true_positives", "false_positives", "false_negatives", "true_negatives")
@@ -225,7 +226,7 @@ class Moments(Sums):
         return np.array([count, label, pred, *squares])
 
     def merge(self, total: NumPyArray, other: NumPyArray) -> NumPyArray:
-        """Return the moments of both: Chan, Golub and LeVeque (1983)."""
+        """Return the moments of both, by the formula of Chan, Golub and LeVeque (1983)."""
         count = total[0] + other[0]
         if not count:
             return total
@@ -241,14 +242,14 @@ class Moments(Sums):
         return total[5] / root if root else math.nan, float(total[0])
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the figure, also one of average='micro'."""
+        """Give the metric the figure, also one of average='micro'."""
         super().show(metric, total)
         if metric.average == "micro":
             set_correlation(metric, self.figure(total)[0])
 
 
 class ClassCounts(Sums):
-    """The correlation of several classes, by how often each was taken for each."""
+    """The correlation for several classes, from the confusion matrix."""
 
     def __init__(self) -> None:
         super().__init__(_class_rows, lambda *_: None)
@@ -278,7 +279,7 @@ class ClassCounts(Sums):
         return merged
 
     def show(self, metric: Any, total: NumPyArray) -> None:
-        """Let the metric have the counts."""
+        """Give the metric the counts."""
         metric.k, metric.lcm, metric.gcm = len(total), total.copy(), total.copy()
         metric.num_inst = metric.global_num_inst = _plain(total.sum())
 
@@ -306,7 +307,7 @@ def _class_rows(metric: Any, label: NDArray, pred: NDArray, task: Task, by_eleme
         classes = as_numpy(label).reshape(rest)
         return Rows(np.floor(_flat(classes)), _flat(_argmax(pred, axis)), rest)
     if label.size != pred.size:
-        raise ValueError(f"labels of shape {label.shape} are no classes of {pred.shape}")
+        raise ValueError(f"labels of shape {label.shape} do not fit outputs of shape {pred.shape}")
     if task.threshold is not None:
         is_true, is_found = as_numpy(label) > 0.5, as_numpy(pred) > task.threshold
         return Rows(_flat(is_true), _flat(is_found), pred.shape)
@@ -331,12 +332,12 @@ def _ranked_rows(label: NDArray, pred: NDArray) -> Rows:
     """Return the numbers of classes, and the outputs of all classes, on the last axis."""
     number = pred.shape[-1] if pred.ndim > 1 else 1
     if pred.ndim < 2 or label.size * number != pred.size:
-        raise ValueError(f"labels of shape {label.shape} are no classes of {pred.shape}")
+        raise ValueError(f"labels of shape {label.shape} do not fit outputs of shape {pred.shape}")
     return Rows(_flat(label), as_numpy(pred).reshape(-1, number), pred.shape[:-1])
 
 
 def _top_rows(label: NDArray, pred: NDArray) -> Rows:
-    """Return the same; of soft labels the most probable class."""
+    """Return the same; for soft labels the most probable class."""
     if label.shape == pred.shape and pred.ndim > 1:
         label = mx.nd.array(_argmax(label, -1), dtype="float64")
     return _ranked_rows(label, pred)
@@ -355,7 +356,7 @@ def _number_rows(label: NDArray, pred: NDArray) -> Rows:
     y, x = as_numpy(label).astype("float64"), as_numpy(pred).astype("float64")
     if y.size == x.size:
         y = y.reshape(x.shape)
-    else:  # as MXNet: an array of one axis has a number per sample
+    else:  # as in MXNet, an array with one axis has one number per sample
         y, x = (a[:, None] if a.ndim == 1 else a for a in (y, x))
         y, x = np.broadcast_arrays(y, x)
     return Rows(y.ravel(), x.ravel(), x.shape)
@@ -368,7 +369,7 @@ def _of_pair(rows: Callable[[NDArray, NDArray], Rows]) -> RowsOf:
 
 def _argmax(array: NDArray, axis: int) -> NumPyArray:
     """Return the numbers of the largest on an axis, computed where the array is."""
-    if array.dtype == np.float16:  # which has no whole number above 2048
+    if array.dtype == np.float16:  # float16 cannot represent every integer above 2048
         array = array.astype("float32")
     return as_numpy(mx.nd.argmax(array, axis=axis))
 
@@ -382,7 +383,7 @@ def _squares(_metric: Any, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
 
 
 def _is_among_first(metric: Any, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
-    """Return whether fewer than k classes have greater outputs; of equal ones the first counts."""
+    """Return whether fewer than k classes have greater outputs; ties count in class order."""
     index = label.astype("int64")[:, None]
     is_class = (index >= 0) & (index < pred.shape[1])
     own = np.take_along_axis(pred, index.clip(0, pred.shape[1] - 1), axis=1)
@@ -395,7 +396,7 @@ def _probability(label: NumPyArray, pred: NumPyArray) -> NumPyArray:
     index = label.astype("int64")[:, None]
     if ((index < 0) | (index >= pred.shape[1])).any():
         raise ValueError(
-            f"labels are from {label.min():g} to {label.max():g}, and there are {pred.shape[1]} "
+            f"labels are from {label.min():g} to {label.max():g}, but there are {pred.shape[1]} "
             "classes"
         )
     return np.take_along_axis(pred.astype("float64"), index, axis=1)[:, 0]
@@ -407,10 +408,13 @@ def _surprise(metric: Any, label: NumPyArray, pred: NumPyArray) -> NumPyArray:
 
 
 class _Perplexity(MeanSums):
-    """The mean surprise of the labels that are not ignored; the metric takes its exponential."""
+    """The mean negative log-likelihood of the labels that are not ignored.
+
+    The metric takes its exponential.
+    """
 
     def columns(self, metric: Any, label: NumPyArray, pred: NumPyArray) -> Sequence[NumPyArray]:
-        """Return the surprise of the rows that count, and which these are."""
+        """Return the negative log-likelihood of the rows that count, and which these are."""
         counts = (
             np.ones(len(label), bool)
             if metric.ignore_label is None
@@ -429,7 +433,7 @@ def _f1(total: NumPyArray) -> float:
 
 
 def _mcc(total: NumPyArray) -> float:
-    """Return Matthews' correlation; with an empty row or column of counts 0, as MXNet."""
+    """Return Matthews' correlation; 0 if a row or column of counts is empty, as in MXNet."""
     hits, false_positives, misses, rest = map(float, total)
     product = math.prod(
         part or 1.0

@@ -26,11 +26,11 @@ from mxnet.metric import EvalMetric
 from mxnet.ndarray import NDArray
 
 Total = Any
-"""What is known of some samples: an array or, of an EpochMetric, the samples themselves."""
+"""The total of some samples: an array or, for an EpochMetric, the samples themselves."""
 
 
 def is_known(metric: EvalMetric) -> bool:
-    """Return whether the totals of a metric can be merged; others are updated as they are."""
+    """Return whether the totals of a metric can be merged; others are updated batch by batch."""
     kinds = (*KNOWN, mx.metric.Loss, mx.metric.CustomMetric)
     return type(metric) in kinds or isinstance(metric, EpochMetric)
 
@@ -43,12 +43,12 @@ def totals_of(
     Parameters
     ----------
     metric : EvalMetric
-        One that is known; it stays as it is.
+        One that :func:`is_known`; it does not change.
     batches : sequence of Outputs
-        The outputs of batches. They are computed together, and each total has the same bits as
-        alone.
+        The outputs of batches. They are computed together; each total has the same bits as if its
+        batch were computed alone.
     task : Task
-        What the loss says about outputs and labels.
+        What the loss tells about outputs and labels.
     batch_axis : int
         The axis of the samples.
     """
@@ -63,7 +63,7 @@ def totals_of(
 
 
 def merge(metric: EvalMetric, total: Total, other: Total) -> Total:
-    """Return the total of both; None is that of no sample."""
+    """Return the total of both; None is the total of no samples."""
     if total is None or other is None:
         return other if total is None else total
     sums = KNOWN.get(type(metric))
@@ -71,7 +71,7 @@ def merge(metric: EvalMetric, total: Total, other: Total) -> Total:
 
 
 def show(metric: EvalMetric, total: Total) -> None:
-    """Let the metric have the figure of a total, and nothing of what it had."""
+    """Give the metric the figure of a total, in place of its old value."""
     metric.reset()
     if total is None:
         return
@@ -113,11 +113,11 @@ def _totals_of_rows(
 
 
 def _kind(pair: Pair) -> Any:
-    """Return what pairs have in common that are computed together."""
+    """Return a key; pairs with the same key are computed together."""
     arrays = [pair.label, pair.pred]
     for array, what in zip(arrays, ("label", "output"), strict=True):
         if not isinstance(array, NDArray):
-            raise ValueError(f"the {what} is no array, but a {type(array).__name__}")
+            raise ValueError(f"the {what} is not an array, but a {type(array).__name__}")
     weight = None if pair.weight is None else pair.weight.shape[1:]
     shapes = [array.shape for array in arrays]
     rows = [(len(shape), shape[1:]) for shape in shapes]
@@ -127,7 +127,7 @@ def _kind(pair: Pair) -> Any:
 def _totals_of_group(
     metric: EvalMetric, sums: Sums, given: list[Pair], task: Task, batch_axis: int
 ) -> list[Total]:
-    """Return the totals of pairs whose arrays differ in length only."""
+    """Return the totals of pairs whose arrays differ only in length."""
     label, pred = (_joined([pair[i] for pair in given]) for i in (0, 1))
     first = given[0].weight
     by_element = first is not None and not is_of_samples(first)
@@ -156,7 +156,7 @@ def _joined(arrays: Sequence[NDArray]) -> NDArray:
 def _joined_weights(
     weights: Iterable[Any], lengths: Sequence[int], shape: tuple[int, ...], batch_axis: int
 ) -> NumPyArray | None:
-    """Return the weights of all rows; None if there are none, or they are of something else."""
+    """Return the weights of all rows; None if there are none, or if they do not fit."""
     parts = [
         None if weight is None else weight_of_rows(weight, (length, *shape[1:]), batch_axis)
         for weight, length in zip(weights, lengths, strict=True)
@@ -166,7 +166,7 @@ def _joined_weights(
 
 
 def _totals_of_losses(batches: Sequence[Outputs], batch_axis: int) -> list[Total]:
-    """Return sum and number of the losses; of weighted ones the sum of the weights."""
+    """Return the sum of the losses and their number or, with weights, the sum of the weights."""
     values = _on_host([loss for outputs in batches for loss in outputs.loss])
     totals: list[Total] = []
     for outputs in batches:
@@ -194,7 +194,7 @@ def _total_of_losses(
 
 
 def _weight_of_losses(weights: Sequence[Any], shape: tuple[int, ...]) -> NumPyArray | None:
-    """Return the weight of each loss; that of a mean over elements is their mean weight."""
+    """Return the weight of each loss; for a mean over elements, their mean weight."""
     if len(weights) != 1:
         return None
     weight = as_numpy(weights[0]).astype("float64")
@@ -204,7 +204,7 @@ def _weight_of_losses(weights: Sequence[Any], shape: tuple[int, ...]) -> NumPyAr
 
 
 def _on_host(arrays: Sequence[NDArray]) -> Any:
-    """Yield the arrays in float64, with one copy from the device for those of one kind."""
+    """Yield the arrays in float64, with one copy from the device for all of the same kind."""
     groups: dict[Any, list[int]] = {}
     for index, array in enumerate(arrays):
         groups.setdefault((array.shape[1:], array.dtype, array.ctx), []).append(index)

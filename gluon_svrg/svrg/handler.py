@@ -44,8 +44,8 @@ class SVRGHandler(
 ):
     """Run SVRG: take a snapshot every `update_freq` epochs, and correct each batch's gradient.
 
-    Needs a :class:`gluon_svrg.SVRGTrainer`. An epoch
-    with a snapshot costs three gradients per sample, two with a gradient table.
+    Needs a :class:`gluon_svrg.SVRGTrainer`. An epoch with a snapshot costs three gradients per
+    sample, or two with a gradient table.
 
     Parameters
     ----------
@@ -53,31 +53,35 @@ class SVRGHandler(
         The number of epochs from one snapshot to the next. Johnson & Zhang (2013) used 2 for convex
         problems and 5 for neural networks.
     coefficient : float in [0, 1], callable, 'auto' or OptimalCoefficient
-        1 is SVRG, 0 the plain optimizer, without a snapshot. A callable gets training progress in
-        [0, 1] at each snapshot. 'auto' is ``OptimalCoefficient()``, estimated for each parameter.
+        1 is SVRG; 0 is the plain optimizer, without a snapshot. A callable gets the progress of the
+        training in [0, 1] at each snapshot. 'auto' is ``OptimalCoefficient()``, estimated for each
+        parameter.
     gradient_table : bool or 'auto'
         Whether the full pass keeps each batch's gradient, if batches repeat (lists, ArrayLoaders).
     start_epoch, stop_epoch : int
-        The first epoch with SVRG, after a warm start by the plain optimizer; the first without it.
+        The first epoch with SVRG, after a warm start by the plain optimizer; the first epoch
+        without SVRG again.
     progress_bar : bool
         Whether the full pass shows a bar, on a terminal on which `fit` shows bars.
     priority : float
         Before the optimizer's step, which in MXNet's Estimator has -2000.
     table_memory : float
-        The largest table that 'auto' makes, in bytes: one copy of the gradients per batch, device.
+        The largest table that 'auto' makes, in bytes. A table holds one copy of the gradients per
+        batch and device.
     lock : 'auto', 'require' or 'off'
-        Whether augmentation and dropout masks are the same from one full pass to the next
-        ("transform locking"); 'require' raises an error if they cannot be.
+        Whether augmentation and dropout masks stay the same from one full pass to the next
+        ("transform locking"); 'require' raises an error if that is not possible.
     max_variance_ratio : float, optional
-        Switch SVRG off when the variance ratio of an epoch exceeds this (it pays below about 1/3),
-        and on again if that of the next is at most half of it. Needs this package's Estimator,
-        which measures the ratio. The epoch of the first snapshot begins with the plain optimizer:
-        the full pass follows within its first third, or not at all if the ratio is too large
-        (:class:`gluon_svrg.svrg.payoff.PayoffCriterion`).
+        Switch SVRG off when the variance ratio of an epoch exceeds this value (SVRG pays below
+        about 1/3), and on again if the ratio of the next epoch is at most half of this value. Needs
+        this package's Estimator, which measures the ratio. The epoch of the first snapshot begins
+        with the plain optimizer: the full pass follows within its first third, or not at all if the
+        ratio is too large (:class:`gluon_svrg.svrg.payoff.PayoffCriterion`).
     recheck_every_n_epochs : int, optional
         Measure again every n epochs after SVRG was switched off.
     sparse_correction : 'exact' or 'sparse'
-        Whether row_sparse gradients are corrected on all rows that occur, or on the batch's.
+        Whether row_sparse gradients are corrected on all rows that occur, or only on the rows of
+        the batch.
 
     Attributes
     ----------
@@ -87,7 +91,7 @@ class SVRGHandler(
         Decides whether SVRG is on: ``criterion.off_since`` is the epoch in which it was switched
         off, or None.
     payoff : Payoff
-        During a run: knows whether SVRG is on; a VarianceHandler measures with it.
+        Only during a run: knows whether SVRG is on; a VarianceHandler uses it to measure.
 
     Raises
     ------
@@ -141,7 +145,7 @@ class SVRGHandler(
         return self.interval.gradient_evaluations if "interval" in vars(self) else 0
 
     def exclusive_tasks(self) -> list[str]:
-        """Return its task."""
+        """Return the task of this handler."""
         return ["correct the gradients"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
@@ -188,7 +192,7 @@ class SVRGHandler(
     def batch_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Seed MXNet so that the network draws the same numbers as at the snapshot.
 
-        A snapshot that a stop has interrupted in the run before the resume is taken first.
+        After a resume, it first takes a snapshot that a stop had interrupted.
         """
         self._take_due_snapshot()
         if self.payoff.is_on and self.interval.masks.is_needed:
@@ -208,7 +212,7 @@ class SVRGHandler(
 
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Stop correcting the trainer's gradients, and free what belongs to the run."""
-        if "_trainer" in vars(self):  # else an exception came before train begin
+        if "_trainer" in vars(self):  # otherwise an exception came before train begin
             self._turn_off()
             self._trainer.on_clear = None
             self.interval.release()
@@ -217,7 +221,7 @@ class SVRGHandler(
     exception_raised = train_end
 
     def follow_payoff(self) -> None:
-        """Do at *batch end* what the measurement there has decided: end SVRG, or begin it."""
+        """Switch SVRG on or off, as the measurement at this *batch end* has decided."""
         if self.criterion.stage is Stage.OFF and self.payoff.is_on:
             self._record_coefficient()
             self.interval.break_off()
@@ -251,7 +255,7 @@ class SVRGHandler(
         Raises
         ------
         ValueError
-            If the data give another full gradient, or the coefficient is of another kind.
+            If the data give a different full gradient, or the coefficient is of another kind.
         """
         trainer, position = self._trainer, estimator.position
         self.interval.epoch = self._schedule.last_snapshot_epoch(position.epoch)
@@ -274,9 +278,9 @@ class SVRGHandler(
         trainer.is_corrected = state["is_corrected"]
 
     def _names(self) -> dict[str, str]:
-        """Return the name of each of the trainer's parameters, by its structural name.
+        """Map the structural name of each of the trainer's parameters to its name.
 
-        A network that is created again may have other names.
+        States use structural names, because a network that is created again may have other names.
         """
         return names_by_structure(self._run.net, parameters_of(self._trainer))
 
@@ -284,30 +288,30 @@ class SVRGHandler(
         """Take the snapshot that the trial of this epoch has decided on, if it is due.
 
         If a stop interrupts the full pass, the snapshot stays due. If the epoch has no more
-        batches, the next one begins with it.
+        batches, the snapshot is taken at the beginning of the next epoch.
 
         Parameters
         ----------
         extra_batches : int
-            How many more batches count as done: 1 at *batch end*.
+            The number of batches to count as done in addition: 1 at *batch end*.
         """
         if self.criterion.stage is not Stage.DUE:
             return
         fraction = (self._run.position.batch_in_epoch + extra_batches) / (
             self._data.num_batches or 1
         )
-        # Nor if the run ends with this batch.
+        # The snapshot is not taken if the run ends with this batch.
         if fraction >= 1 or schedule_progress(self._run, extra_batches) >= 1:
             return
         self._take_snapshot(self._next_coefficient(extra_batches), fraction)
-        # Plain gradients that wait for an accumulated step are right as they are.
+        # Plain gradients that wait for an accumulated step need no correction.
         self._trainer.is_corrected = self._trainer.has_waiting_gradient()
         self._record_coefficient()
 
     def _next_coefficient(self, extra_batches: int = 0) -> float | OptimalCoefficient:
         """Return the coefficient of a snapshot that is taken now.
 
-        It is one for the whole epoch, also if the snapshot is taken in the middle of it.
+        It is the same for the whole epoch, even if the snapshot is taken in its middle.
         """
         return coefficient_at(self.coefficient, schedule_progress(self._run, extra_batches))
 
@@ -322,7 +326,7 @@ class SVRGHandler(
         self.interval.end()
 
     def _take_snapshot(self, coefficient: float | OptimalCoefficient, fraction_done: float) -> None:
-        """Take a snapshot, and correct by its full gradient from now on."""
+        """Take a snapshot, and correct gradients with it from now on."""
         # First free the old gradients, before the full pass takes its own memory. The coefficient 0
         # is the plain optimizer, bit for bit: no pass, no random number drawn.
         self._turn_off()
@@ -346,12 +350,12 @@ def _full_gradient_of(saved: Mapping[str, Any], context: mx.Context) -> FullGrad
             shape = tuple(mean["shape"])
             means[name] = row_sparse(mean["values"], mean["rows"], shape, context)
             shares[name] = mx.nd.array(mean["shares"], dtype="float64")
-    # The scale has been taken out, and all workers have the same mean: nothing is added up.
+    # The loss scale was divided out, and all workers have the same mean: nothing is added up.
     return FullGradient(means, 1, loss_scale=1.0, is_of_all_workers=True, row_shares=shares)
 
 
 def _to_saved(mean: NDArray, shares: NDArray | None) -> Any:
-    """Return an array of a full gradient as plain data; a row_sparse one as its rows."""
+    """Return an array of a full gradient as plain data; if row_sparse, only its rows."""
     if not is_row_sparse(mean) or shares is None:
         return mean
     return {

@@ -31,18 +31,18 @@ from gluon_svrg.svrg.trainer import require_svrg_trainer
 from gluon_svrg.svrg.variance import Coefficients, GradientMoments, VarianceMeter
 from mxnet.ndarray import NDArray
 
-# To switch SVRG on, the ratio must be at most this part of the bound. Three batches give the ratio
-# to a factor of three only, a full pass that turns out to be useless costs an epoch, and at the
-# bound itself nothing is gained.
+# To switch SVRG on, the ratio must be at most this fraction of the bound. Measured on three
+# batches, the ratio may be off by a factor of three. A full pass that turns out to be useless costs
+# an epoch, and at the bound itself SVRG gains nothing.
 _SAFETY_FACTOR = 0.5
-# The trial is over when this percentage of the epoch is done: late enough to decide, and most of
-# the epoch is left.
+# The trial ends when this percentage of the epoch is done. This is late enough to decide, and most
+# of the epoch is left.
 _TRIAL_END_PERCENT = 100 / 3
 # The part of an epoch's batches that one measurement uses, and that all measurements use until the
 # decision: at two gradients per batch 0.3 epochs, 3 % of a run of ten. That is six measurements,
 # two in the trial and four in the epoch after it, and fewer if an epoch has under 120 batches.
 _MAX_COST_PER_MEASUREMENT, _MAX_TRIAL_COST = 0.025, 0.15
-# From two batches the ratio scatters by a factor of four: 0.06 may look like 0.4.
+# Measured on two batches, the ratio scatters by a factor of four: 0.06 may look like 0.4.
 _MIN_BATCHES = 3
 
 
@@ -66,7 +66,7 @@ class RatioBounds(NamedTuple):
     fraction_done : float
         How much of it is done, in (0, 1].
     lower : float
-        The average if the ratio stays as it is (:func:`average_if_constant`).
+        The average if the ratio stays constant from here on (:func:`average_if_constant`).
     upper : float
         The average if the ratio continues to grow (:func:`average_if_growing`).
     is_last : bool
@@ -81,7 +81,7 @@ class RatioBounds(NamedTuple):
 
 
 class Decision(Enum):
-    """What follows from a measurement; the value is its text in the log."""
+    """A decision after a measurement; the value is its text in the log."""
 
     SWITCHED_ON = "SVRG is switched on"
     NOT_SWITCHED_ON = "SVRG is not switched on"
@@ -102,21 +102,22 @@ class PayoffCriterion:
     :math:`r(p)` is measured. It grows with the distance from the copy, so two bounds on its average
     over the epoch are known:
 
-    - a lower one, if the ratio stays as it is from here on: if that is above `max_ratio`, SVRG is
-      not switched on;
-    - an upper one, if the ratio continues to grow in proportion to the progress,
-      :math:`r(p) / (2 p)`, since it saturates later: if that is not above `max_ratio`, the snapshot
-      is taken now.
+    - The lower bound assumes that the ratio stays constant from here on. If it is above
+      `max_ratio`, SVRG is not switched on.
+    - The upper bound assumes that the ratio continues to grow in proportion to the progress, which
+      gives :math:`r(p) / (2 p)`; in fact it saturates later. If this bound is not above
+      `max_ratio`, the snapshot is taken now.
 
-    In between, the next measurement decides. At the last one, after a third of the epoch, the lower
-    bound must be at most half of `max_ratio`. The wait costs nothing: the epoch is plain meanwhile.
+    Otherwise the next measurement decides. At the last one, after a third of the epoch, the lower
+    bound must be at most half of `max_ratio`. Waiting costs nothing, because meanwhile the epoch
+    continues with the plain optimizer.
 
     *While SVRG is on* it is switched off as soon as the lower bound is above `max_ratio`.
 
-    *After it was switched off* it is measured once more in the next epoch, without a full pass, and
-    then every `recheck_every` epochs. The first epoch moves the weights far, whatever the network,
-    and its ratio is large (0.65 for a softmax regression whose ratio is 0.05 from the second epoch
-    on). To be switched on again, the ratio must be at most half of `max_ratio`.
+    *After SVRG was switched off*, the ratio is measured once more in the next epoch, without a full
+    pass, and then every `recheck_every` epochs. In the first epoch the weights of any network move
+    far, so the ratio is large (0.65 for a softmax regression whose ratio is 0.05 from the second
+    epoch on). To be switched on again, the ratio must be at most half of `max_ratio`.
 
     Parameters
     ----------
@@ -124,16 +125,16 @@ class PayoffCriterion:
         `max_variance_ratio` and `recheck_every_n_epochs` of :class:`gluon_svrg.SVRGHandler`; error
         messages use those names.
     stop_epoch : int, optional
-        The first epoch without SVRG, whatever is measured.
+        The first epoch without SVRG, whatever the measurements are.
 
     Attributes
     ----------
-    phase : Stage
+    stage : Stage
         What SVRG does at present.
     off_since : int or None
         The epoch in which SVRG was switched off; None unless it is off.
     times_off : int
-        How often it was switched off.
+        The number of times that it was switched off.
     trial_epoch : int or None
         The epoch of the trial; None before it.
     snapshot_fraction : float
@@ -178,17 +179,17 @@ class PayoffCriterion:
         self._failed_recheck: int | None = None
 
     def start_trial(self, epoch: int) -> None:
-        """Measure in this plain epoch whether the first snapshot will pay."""
+        """Start the trial in this epoch: measure whether the first snapshot will pay."""
         self.stage, self.trial_epoch = Stage.TRIAL, epoch
 
     def is_in_trial(self, epoch: int) -> bool:
-        """Return whether the trial is in this epoch, and has not decided yet."""
+        """Return whether this epoch has the trial, and the trial has not decided yet."""
         return self.stage is Stage.TRIAL and self.trial_epoch == epoch
 
     def is_snapshot_overdue(self, epoch: int) -> bool:
         """Return whether the trial's epoch has ended without its snapshot, before `epoch`.
 
-        It was cut short, or the last measurement was at its end.
+        This is so if the epoch was cut short, or if the last measurement was at its end.
         """
         is_open = self.stage in (Stage.TRIAL, Stage.DUE)
         return is_open and self.trial_epoch is not None and self.trial_epoch < epoch
@@ -197,7 +198,7 @@ class PayoffCriterion:
         """Return whether this epoch, without SVRG, is measured to switch SVRG on again."""
         if self.off_since is None or epoch <= self.off_since or epoch == self._failed_recheck:
             return False
-        # From the last epoch before stop_epoch on, SVRG could not begin again.
+        # In the last epoch before stop_epoch, SVRG could not be switched on again.
         if self._stop_epoch is not None and epoch + 1 >= self._stop_epoch:
             return False
         since, every = epoch - self.off_since, self.recheck_every
@@ -210,18 +211,18 @@ class PayoffCriterion:
     def plan(
         self, at: Sequence[float], batches: int, length: int, epoch: int
     ) -> tuple[Sequence[float], int]:
-        """Return at which percentages of `epoch` to measure, and on how many batches.
+        """Return the percentages of `epoch` at which to measure, and the batches for each.
 
-        A plain epoch that is measured for a decision must be cheap. The trial has at most two
-        measurements, the last ones in the first third of the epoch. The epoch after it has one in
-        the first half and then the last ones, which say most. Each has one at least.
+        Measurements in a plain epoch must be cheap. The trial has at most two measurements, the
+        last ones in the first third of the epoch. The epoch after the trial has one in the first
+        half and then the last ones, which are the most informative. Each epoch has at least one.
 
         Parameters
         ----------
         at : sequence of float
             The percentages of a VarianceHandler, in increasing order.
         batches : int
-            The number of batches of one measurement that was asked for.
+            The requested number of batches of one measurement.
         length : int
             The number of batches of the epoch.
         epoch : int
@@ -242,12 +243,12 @@ class PayoffCriterion:
     def update(self, ratio: RatioBounds, is_on: bool) -> Decision | None:
         """Decide after a measurement; return None if nothing changes.
 
-        A ratio that is NaN never speaks against SVRG: the full pass will report what is wrong.
+        A NaN never switches SVRG off: the full pass will report what is wrong.
 
         Parameters
         ----------
         ratio : RatioBounds
-            What was measured.
+            The bounds that were measured.
         is_on : bool
             Whether SVRG corrects the gradients at present.
         """
@@ -397,9 +398,9 @@ class Payoff:
     run : Run
         The run.
     criterion : PayoffCriterion
-        Decides; without a bound, it decides nothing.
+        Makes the decisions; without a bound, there are none.
     coefficient : float, callable or OptimalCoefficient, optional
-        That of SVRG; None without SVRG.
+        The coefficient of SVRG; None without SVRG.
 
     Attributes
     ----------
@@ -409,7 +410,8 @@ class Payoff:
     records : list of VarianceRecord
         The measurements of this run, including those before a resume.
     gradient_evaluations : int
-        How many gradients (one per sample) they took, without those that `interval` counts.
+        The number of gradients (one per sample) that the measurements took, without those that
+        `interval` counts.
     """
 
     def __init__(
@@ -443,7 +445,7 @@ class Payoff:
             Whether the VarianceHandler measures in this epoch.
         """
         epoch = self._run.position.epoch
-        # After SVRG was switched off, only the epochs of a recheck are measured.
+        # After SVRG was switched off, only recheck epochs are measured.
         is_measured = self.criterion.must_measure(epoch) or (
             measures_epoch and self.criterion.stage is not Stage.OFF
         )
@@ -452,7 +454,7 @@ class Payoff:
             self._reference.take()
 
     def measure(self, plan: MeasurementPlan) -> VarianceRecord | None:
-        """Measure at *batch end*, if the plan has this batch, and decide; else return None."""
+        """Measure and decide at *batch end*, if the plan includes this batch; else return None."""
         position, length = self._run.position, self._data.num_batches
         epoch, done = position.epoch, position.batch_in_epoch + 1
         must_measure = self.criterion.must_measure(epoch)
@@ -467,13 +469,13 @@ class Payoff:
         at_snapshot = self._ratio_at_snapshot(coefficient, moments)
         record = self._record(done / length, moments, coefficient, at_snapshot)
         self._decide(record, at_snapshot, is_last=done == numbers[-1])
-        if must_measure:  # else the epoch is measured to its end, whatever the decision
+        if must_measure:  # otherwise the epoch is measured to its end, whatever the decision
             self._has_reference = self.criterion.must_measure(epoch)
         return record
 
     def release(self) -> None:
         """Free what belongs to the run; the records stay."""
-        if "_run" not in vars(self):  # it is released
+        if "_run" not in vars(self):  # already released
             return
         self._reference.release()
         self._meter.release()
@@ -502,7 +504,7 @@ class Payoff:
             self._reference.load(dict(zip(names, state["reference"], strict=True)))
 
     def _ratio_at_snapshot(self, coefficient: Coefficients, moments: GradientMoments) -> float:
-        """Return the ratio with which this epoch began, or its snapshot in the middle of it."""
+        """Return the ratio at the beginning of this epoch, or at the snapshot in its middle."""
         epoch = self._run.position.epoch
         if self.interval is not None and self.interval.epoch < epoch:
             # The snapshot is from an earlier epoch: continue from the last measurement.
@@ -538,7 +540,7 @@ class Payoff:
             variance=moments.variance(),
             average=average,
         )
-        # All workers use the first one's figures, since their processors may round differently.
+        # All workers use the first worker's figures, since their processors may round differently.
         record = VarianceRecord(**run.workers.broadcast_object(asdict(own), "variance ratio"))
         self.records.append(record)
         run.logger.info(
@@ -607,7 +609,7 @@ class Payoff:
         return moments
 
     def _coefficient_now(self, assumed: float | str, moments: GradientMoments) -> Coefficients:
-        """Return the coefficient that is used, that SVRG would use, or the `assumed` one."""
+        """Return the coefficient in use; while SVRG is off, the one it would use, or `assumed`."""
         if self.interval is not None:
             trainer = require_svrg_trainer(self._run)
             is_number = trainer.optimal_coefficient is None
@@ -627,17 +629,17 @@ def average_if_constant(
 ) -> float:
     """Return the average ratio from the snapshot to the end of the epoch, if it stays constant.
 
-    Straight lines connect the measurements, and the last ratio holds from there on. The ratio grows
-    with the distance from the snapshot as a rule, so this is a lower bound.
+    The ratio is interpolated linearly between the measurements, and constant after the last one. It
+    usually grows with the distance from the snapshot, so this is a lower bound.
 
     Parameters
     ----------
     points : sequence of float
-        The fractions of the epoch at which it was measured: in (0, 1], in increasing order.
+        The fractions of the epoch at which the ratio was measured: in (0, 1], in increasing order.
     ratios : sequence of float
-        The ratio at each.
+        The ratio at each point.
     at_snapshot : float
-        The ratio at 0, where both gradients are the same: (1 - coefficient) squared.
+        The ratio at 0, where both gradients are equal: (1 - coefficient) squared.
     """
     x, y = [0.0, *points], [at_snapshot, *ratios]
     trapezoids = sum((x[i] - x[i - 1]) * (y[i] + y[i - 1]) / 2 for i in range(1, len(x)))
@@ -647,14 +649,14 @@ def average_if_constant(
 def average_if_growing(fraction_done: float, ratio: float, at_snapshot: float) -> float:
     """Return the average ratio over the epoch, if it grows in proportion to the progress.
 
-    It saturates as a rule, so this is an upper bound.
+    The ratio usually saturates, so this is an upper bound.
 
     Parameters
     ----------
     fraction_done : float
-        The fraction of the epoch at which it was measured, in (0, 1].
+        The fraction of the epoch at which the ratio was measured, in (0, 1].
     ratio : float
-        The ratio there.
+        The ratio at that point.
     at_snapshot : float
         The ratio at the snapshot.
     """

@@ -38,48 +38,48 @@ class VarianceHandler(
 ):
     """Measures whether SVRG pays: how the correction changes the variance of the gradient.
 
-    At some points of an epoch it computes, for a few random batches (the first of a new iteration
-    of a DataLoader), the gradient at the weights and at the snapshot, and from them the variance
-    ratio: the variance of the corrected gradient divided by that of the plain one. An epoch with
-    SVRG takes about three gradients per sample, so SVRG pays if the ratio is below 1/3 (Defazio &
-    Bottou 2019; the default points are theirs). With ``SVRGHandler(max_variance_ratio=...)`` the
-    SVRGHandler acts on it.
+    At some points of an epoch it computes the gradients of a few random batches, at the current
+    weights and at the snapshot. (With a DataLoader, these are the first batches of a new
+    iteration.) From them it computes the variance ratio: the variance of the corrected gradient
+    divided by that of the plain one. An epoch with SVRG takes about three gradients per sample, so
+    SVRG pays if the ratio is below 1/3 (Defazio & Bottou 2019; the default points are theirs). With
+    ``SVRGHandler(max_variance_ratio=...)`` the SVRGHandler switches SVRG on and off by the ratio.
 
-    While SVRG is off it measures what SVRG *would* do, with a copy of the weights from the
-    beginning of the epoch as the snapshot. That needs no full pass, since the variance does not
-    depend on the full gradient, a constant. So a plain run with a VarianceHandler says whether SVRG
-    would pay. After SVRG was switched off, it measures only in the epochs of a recheck. A
+    While SVRG is off, it measures what SVRG *would* do, with a copy of the weights from the
+    beginning of the epoch as the snapshot. That needs no full pass: the full gradient is a
+    constant, so the variance does not depend on it. So a plain run with a VarianceHandler says
+    whether SVRG would pay. After SVRG was switched off, it measures only in recheck epochs. A
     measurement that decides whether to switch SVRG on takes at most 2.5 % of an epoch's batches (at
-    least 3 batches), and all of them at most 15 %: one or two points in the first third of the
-    first epoch, one to four in the next.
+    least 3 batches), and all these measurements at most 15 %: one or two points in the first third
+    of the first epoch, one to four in the next epoch.
 
-    A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and
-    ``variance_ratio_at_11``, the ratio when 11 % of it are done, for each point.
+    A row of the history gets ``variance_ratio``, the ratio averaged over the epoch, and for each
+    point a figure such as ``variance_ratio_at_11``, the ratio when 11 % of the epoch are done.
 
     Parameters
     ----------
     at : sequence of float
         When to measure: percentages of an epoch's batches, in (0, 100].
     batches : int
-        The number of batches of each measurement, at least 2. It computes two gradients of each,
-        or one if SVRG has a gradient table. The default with 4 points takes 64 gradients of a batch
+        The number of batches of each measurement, at least 2. Each batch takes two gradients, or
+        one if SVRG has a gradient table. The default with 4 points takes 64 gradients of a batch
         per epoch: 5 % of the time of an SVRG epoch of 469 batches.
     every_n_epochs : int
-        Measure in every n-th epoch, from the first on.
+        Measure in every n-th epoch, starting with the first.
     coefficient : float or 'auto'
         The coefficient to assume while SVRG is off; 'auto' is the best one for each parameter.
     seed : int
         Seed of the choice of batches.
     priority : float
-        After the optimizer's step, before the history.
+        By default after the optimizer's step and before the history.
 
     Attributes
     ----------
     records : list of VarianceRecord
         The measurements of this run, including those before a resume.
     gradient_evaluations : int
-        How many gradients (one per sample) the measurements took, without those at the snapshot,
-        which the SVRGHandler counts.
+        The number of gradients (one per sample) that the measurements took, without those at the
+        snapshot, which the SVRGHandler counts.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class VarianceHandler(
     Notes
     -----
     The gradients are computed on a copy: neither BatchNorm's statistics nor the network's gradients
-    change. Both gradients of a batch see the same random numbers. For that MXNet is seeded, so the
+    change. Both gradients of a batch use the same random numbers. For this MXNet is seeded, so the
     dropout masks of the training differ from those without this handler, unless SVRG seeds MXNet
     anyway.
 
@@ -144,16 +144,16 @@ class VarianceHandler(
     def gradient_evaluations(self) -> int:
         """How many gradients (one per sample) the measurements took.
 
-        Those at the snapshot are not among them: the SVRGHandler counts them.
+        Gradients at the snapshot are not included: the SVRGHandler counts them.
         """
         return 0 if self._payoff is None else self._payoff.gradient_evaluations
 
     def exclusive_tasks(self) -> list[str]:
-        """Return its task."""
+        """Return the task of this handler."""
         return ["measure the variance ratio"]
 
     def train_begin(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
-        """Check the data, and look for the SVRG that is measured."""
+        """Check the data, and look for the SVRGHandler to measure."""
         _check_length(estimator.data)
         self._payoff = None
         found = (handler for handler in estimator.handlers if isinstance(handler, SVRGHandler))
@@ -180,7 +180,7 @@ class VarianceHandler(
     def train_end(self, estimator: Run, *args: Any, **kwargs: Any) -> None:
         """Free what belongs to the run; `records` stay."""
         self._svrg = None
-        if self._payoff is not None:  # else an exception came before train begin
+        if self._payoff is not None:  # otherwise an exception came before train begin
             self._payoff.release()
 
     exception_raised = train_end
@@ -194,7 +194,7 @@ class VarianceHandler(
         self._payoff_of(estimator).load_state_dict(state)
 
     def _payoff_of(self, estimator: Run) -> Payoff:
-        """Return SVRG's, which every *train begin* has passed by now, or one of its own."""
+        """Return the SVRGHandler's Payoff, which exists after *train begin*, or a new one."""
         if self._payoff is None:
             svrg = self._svrg
             self._payoff = svrg.payoff if svrg else Payoff(estimator, PayoffCriterion(None, None))

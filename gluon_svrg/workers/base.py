@@ -35,7 +35,7 @@ class Workers(ABC):
     """A group of processes that train one network together, as seen from one of them.
 
     All methods except :meth:`abort` are collective: every worker has to call the same methods in
-    the same order. A call returns when the data that it needs from the other workers is there.
+    the same order. A call returns when the data that it needs from the other workers have arrived.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Workers(ABC):
     def abort(self, reason: str) -> None:
         """Tell the other workers that this one has failed. Does not wait for them."""
 
-    def leave(self) -> None:  # noqa: B027  # a single process has no one to wait for
+    def leave(self) -> None:  # noqa: B027  # a single process has no other to wait for
         """Wait at the end of the script until all workers have finished."""
 
     def all_gather_object(self, value: Any, label: str) -> list[Any]:
@@ -130,7 +130,7 @@ class Workers(ABC):
 
 
 class SingleProcess(Workers):
-    """A run with one worker. Collective calls return at once."""
+    """A run with one worker. Collective calls return immediately."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)

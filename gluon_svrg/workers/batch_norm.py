@@ -32,12 +32,12 @@ def is_float(array: NDArray) -> bool:
 def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> None:
     """Replace the copies of each array by their mean over all contexts of all workers.
 
-    Afterwards all copies are bit-identical. If they were before, they do not change.
+    Afterwards all copies are bit-identical. Copies that were already identical do not change.
 
     Parameters
     ----------
     copies : sequence of sequences of NDArray
-        For each array its copies on this worker, by context.
+        For each array, its copies on this worker, by context.
     workers : Workers
         The workers; each has the same number of arrays.
     """
@@ -60,7 +60,8 @@ def average_copies(copies: Sequence[Sequence[NDArray]], workers: Workers) -> Non
 def averaged_running_statistics(net: gluon.Block, workers: Workers) -> Iterator[None]:
     """Use the mean of the running statistics inside the ``with`` block.
 
-    Contexts and workers have seen different samples. With the mean, all evaluate the same network.
+    Contexts and workers have trained on different samples. With the mean, all evaluate the same
+    network.
     """
     copies = find_running_statistics(net)
     if not workers.is_distributed and all(len(arrays) == 1 for arrays in copies):
@@ -90,7 +91,7 @@ def _copies_in(data: bytes, like: Sequence[Sequence[NumPyArray]]) -> list[list[N
 
 
 def _mean(copies: Sequence[NumPyArray]) -> NumPyArray:
-    # Not the sum divided by the number: for equal copies, that is not always equal to them.
+    # Not the sum divided by the number, which may differ from the copies even if all are equal.
     first = copies[0].astype("float64")
     difference = np.zeros_like(first)
     for copy in copies[1:]:

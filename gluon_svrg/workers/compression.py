@@ -30,7 +30,8 @@ def parse_compression(
     Raises
     ------
     ValueError
-        If `compression_params` is no dict, has an unknown type, or has an option beside ``'fp16'``.
+        If `compression_params` is not a dict, has an unknown type, or has an option in addition to
+        ``'fp16'``.
     """
     if compression_params is not None and not isinstance(compression_params, Mapping):
         raise ValueError(
@@ -39,7 +40,7 @@ def parse_compression(
         )
     if not compression_params:
         return None, None
-    # MXNet checks the type only if a kvstore is used, so a typo might show on another machine only.
+    # MXNet checks the type only if it uses a kvstore, so a typo might appear only on some machines.
     if (kind := compression_params.get("type")) not in ("fp16", "2bit"):
         raise ValueError(
             f"compression_params={compression_params!r}: the type must be 'fp16', for float16 "
@@ -57,8 +58,8 @@ def parse_compression(
 class Float16Compression:
     """Sums float32 arrays over workers as float16, which halves the bytes that are sent.
 
-    Each array is rounded to float16, and so is each sum of two: to 11 bits, and below 6e-5 to a
-    multiple of 6e-8. Values from 65520 on become infinite. Arrays of other dtypes are summed
+    Each array is rounded to float16, and so is each sum of two arrays: to 11 bits, and below 6e-5
+    to a multiple of 6e-8. Values from 65520 on become infinite. Arrays of other dtypes are summed
     without conversion.
     """
 

@@ -2,7 +2,7 @@
 
 
 class WorkerError(RuntimeError):
-    """Another worker has exited, has failed, or runs other code than this one."""
+    """Another worker has exited, has failed, or runs different code from this one."""
 
 
 class PeerError(WorkerError):

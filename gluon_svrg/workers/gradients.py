@@ -25,7 +25,7 @@ AllReduce: TypeAlias = "Callable[[Sequence[NDArray]], None]"
 def resolve_kvstore(
     kvstore: str | KVStoreBase | None,
 ) -> tuple[Workers, AllReduce, str | KVStoreBase | None]:
-    """Return what a trainer needs for its argument `kvstore`.
+    """Return the workers, the sum and the local kvstore for a trainer's argument `kvstore`.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def resolve_kvstore(
     all_reduce : callable
         Sums arrays over the workers.
     kvstore : str, KVStoreBase or None
-        The kvstore for the contexts of one worker: `kvstore` itself, unless that is for several
+        The kvstore for the contexts of one worker: `kvstore` itself, unless it is for several
         processes.
     """
     kind = kvstore if isinstance(kvstore, str) else getattr(kvstore, "type", "")
@@ -121,7 +121,7 @@ def all_reduce_gradients(
     Raises
     ------
     FloatingPointError
-        If a compressed sum is NaN or infinite; on all workers.
+        If a compressed sum is NaN or infinite; raised on all workers.
     """
     first, *others = by_device(param.list_grad() for param in params)
     if compression is None:

@@ -1,11 +1,11 @@
 """The start and the exit of a worker process under MPI, so that no other worker waits for ever.
 
-mpiexec ends a job if one of its processes is killed by a signal. It does not if a process fails
-before MPI is initialised, or with an exception afterwards: the other processes then wait in their
-next sum. If a process exits without finalising MPI, it may crash the last sum of the others. So a
-failed worker calls MPI_Abort, and a successful one calls a barrier and MPI_Finalize.
+mpiexec ends a job if one of its processes is killed by a signal. It does not end the job if a
+process fails before MPI is initialised, or with an exception afterwards: the other processes then
+wait in their next sum. If a process exits without finalising MPI, it may crash the last sum of the
+others. So a failed worker calls MPI_Abort, and a successful one calls a barrier and MPI_Finalize.
 
-This module imports MPI in a function only, and never MXNet.
+This module imports MPI only inside a function, and never imports MXNet.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from gluon_svrg.workers.supervision import PEER_FAILED, duplicate_high, report
 
 OUTPUT_DELAY = 0.2
 """Seconds between the last output and MPI_Abort, which does not wait until the output is read.
-Without a delay 1 of 46 tracebacks was lost, with it 0 of 32."""
+Without the delay, 1 of 46 tracebacks was lost; with it, 0 of 32."""
 
 PEER_FAILURE_DELAY = 2.0
 """Seconds that a worker waits before it reports another worker's failure. Normally mpiexec ends it
 within this time, so that only the traceback with the cause is shown."""
 
 ABORT_TIMEOUT = 10.0
-"""Seconds after which a worker that fails exits, even if it could not tell the others."""
+"""Seconds after which a failed worker exits, even if it could not tell the others."""
 
 POLL_INTERVAL = 0.02
 """Seconds between two checks whether all workers have finished the script."""
@@ -50,8 +50,8 @@ _SHARED_MEMORY = Path("/dev/shm")
 def initialise_mpi() -> ModuleType:
     """Initialise MPI together with all other workers, and return ``mpi4py.MPI``.
 
-    From then on, the exit of this process follows the rules of this module. Later calls only return
-    the module.
+    From then on, this process exits by the rules described in :mod:`gluon_svrg.workers.lifecycle`.
+    Later calls only return ``mpi4py.MPI``.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def initialise_mpi() -> ModuleType:
 def protect_mpiexec_connection() -> None:
     """Keep the connection to mpiexec open if the script closes all descriptors.
 
-    mpiexec takes a closed connection for the end of the worker, and kills all workers without
+    mpiexec treats a closed connection as the end of the worker, and kills all workers without
     saying why. Call this before MPI starts.
     """
     if "PMI_FD" in os.environ:
@@ -164,7 +164,7 @@ class _ExitHandler:
         try:
             raise exit_
         finally:
-            del exit_  # or its traceback would keep it alive
+            del exit_  # otherwise its traceback would keep it alive
 
     def exit_was_caught(self, exit_: _TrackedExit) -> None:
         """Reset the exit code, because the script has caught the exception of `sys.exit`."""

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _HEADER = struct.Struct("<IIIQ")
-"""Begins a message: checksum of the label, number of sums, checksum of the sums, length."""
+"""The header of a message: checksum of the label, number of sums, their checksum, length."""
 
 _BLOCK_SIZE = 256
-"""Bytes that every message sends first. The vote of `fit` after each batch fits into them."""
+"""Bytes that every message sends first. The requests that `fit` exchanges after each batch fit into
+them."""
 
 _BROADCAST_SIZE = 1 << 25
 """Bytes of arrays in one message of a broadcast."""
@@ -45,15 +46,15 @@ overlaps."""
 
 _SPINS = 1000
 """How often a waiting worker polls MPI, with sched_yield in between, before it begins to sleep.
-MPI makes progress only while it is polled: with 100, a sum of 1.09 MB took two workers on two cores
-2.2 ms, with 1000 1.3 ms; a sum of 102 MB took four workers 165 and 111 ms. More than 1000 delays
-messages on a busy machine: with two other busy processes, a message between four workers took
-1.4 ms, and 0.6 ms with 100."""
+MPI makes progress only while it is polled. A sum of 1.09 MB took two workers on two cores 2.2 ms
+with 100 polls, and 1.3 ms with 1000; a sum of 102 MB took four workers 165 ms and 111 ms. Polling
+delays messages on a busy machine: with two other busy processes, a message between four workers
+took 0.6 ms with 100 polls, and 1.4 ms with 1000."""
 
 _MIN_SLEEP, _MAX_SLEEP = 5e-5, 5e-4
 """Seconds between two polls after that: a twentieth of the time waited so far, within these limits.
-So a waiting worker leaves its core to others and is late by a twentieth at most. With sleeps of up
-to 2 ms, a sum of 102 MB took four workers on two cores 1.4 times as long."""
+So a waiting worker leaves its core to others, and its wait is longer by a twentieth at most. With
+sleeps of up to 2 ms, a sum of 102 MB took four workers on two cores 1.4 times as long."""
 
 _ANNOUNCE_AFTER = 5.0
 """Seconds after which a waiting worker tells the others where it waits, so that they can find out
@@ -74,7 +75,7 @@ _interrupted: list[object] = []
 
 
 class _Position(NamedTuple):
-    """How far a worker is: the label of its current message, "" in a sum, and what it has begun."""
+    """How far a worker is: the label of its message ("" in a sum), and what it has begun."""
 
     label: str
     messages: int
@@ -94,8 +95,8 @@ class MPIWorkers(Workers):
     backward pass still computes the others.
 
     A waiting worker polls MPI, with sleeps in between. Meanwhile it reads the notices of the other
-    workers: that one has failed, or where one waits. With a progress limit
-    (``--progress-timeout``), no call waits longer than that.
+    workers, which say that one has failed, or where one waits. With a progress limit
+    (``--progress-timeout``), no call waits longer than the limit.
 
     Parameters
     ----------
@@ -293,7 +294,7 @@ class MPIWorkers(Workers):
             if self._is_done(request):
                 return
             _yield_core()
-        # At the end of the script, worker 0 may take as long as it likes to evaluate and to write.
+        # At the end of the script, worker 0 may take any time to evaluate and to write.
         timeout = None if self._position.label == _SCRIPT_END else self._timeout
         begin = time.monotonic()
         announce_at = begin + min(_ANNOUNCE_AFTER, (timeout or _ANNOUNCE_AFTER) / 2)
@@ -331,8 +332,9 @@ class MPIWorkers(Workers):
     def _check_no_deadlock(self, rank: int) -> None:
         """Raise WorkerError if this worker and worker `rank` wait for each other.
 
-        That is so if one waits in a sum, and the other one in the next message, without having
-        begun that sum. Messages with different labels need no check: they meet.
+        This is so if one waits in a sum, and the other one waits in the next message without having
+        begun that sum. Messages with different labels need no check here, because both workers
+        receive them and compare the labels.
         """
         own, peer = self._position, self._peer_positions[rank]
         for summing, gathering in ((own, peer), (peer, own)):
@@ -411,7 +413,7 @@ class MPIWorkers(Workers):
 
 
 def _chunks(arrays: Sequence[NDArray]) -> list[list[NDArray]]:
-    """Divide arrays into groups of `_BROADCAST_SIZE` bytes at most; a larger array is alone."""
+    """Divide arrays into groups of at most `_BROADCAST_SIZE` bytes; a larger array is alone."""
     chunks: list[list[NDArray]] = []
     remaining = 0
     for array in arrays:
@@ -424,7 +426,7 @@ def _chunks(arrays: Sequence[NDArray]) -> list[list[NDArray]]:
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc keep up to 64 MB of freed memory, which it otherwise does after 32 MB were freed.
+    """Let malloc keep up to 64 MB of freed memory; by default it does so only after freeing 32 MB.
 
     MPI allocates a megabyte for each sum. Without this, malloc returns it to the system after each
     sum, and getting new pages took half of the time of a sum.
@@ -439,7 +441,7 @@ def _mpi_float16(mpi: ModuleType) -> tuple[MPI.Datatype, MPI.Op]:
     """Return the MPI type and operation for float16.
 
     MPICH from 4.1 on can add float16, in a third of NumPy's time. MPICH 4.0 has the type, but
-    aborts when it adds. For it, and for other MPIs, NumPy adds.
+    aborts when it adds. For MPICH 4.0 and for other MPI libraries, NumPy adds.
     """
     version = re.match(r"MPICH Version:\s*(\d+)\.(\d+)", mpi.Get_library_version())
     if version and (int(version[1]), int(version[2])) >= (4, 1) and hasattr(mpi, "FLOAT16_T"):

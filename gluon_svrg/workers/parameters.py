@@ -89,7 +89,7 @@ class InitialSync:
 
 
 def deferred_params(params: Iterable[Parameter], workers: Workers) -> list[Parameter]:
-    """Return the parameters whose initialisation is deferred on any worker: no shape is known."""
+    """Return the parameters whose initialisation is deferred on any worker (unknown shape)."""
     params = list(params)
     local = [number for number, param in enumerate(params) if not has_data(param)]
     numbers = set().union(*workers.all_gather_object(local, "parameters without a shape"))
@@ -104,7 +104,7 @@ def sync_shapes(params: Sequence[Parameter], workers: Workers) -> None:
     Parameters
     ----------
     params : sequence of Parameter
-        Those whose shape is unknown on some worker; the same on all workers, in the same order.
+        The parameters whose shape is unknown on some worker, in the same order on all workers.
     workers : Workers
         The workers that train together.
     """

@@ -20,7 +20,7 @@ def die_with_parent(parent: int) -> None:
     Parameters
     ----------
     parent : int
-        The process number of the parent. If it has ended already, this process exits.
+        The process number of the parent. If the parent has already ended, this process exits.
     """
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -29,7 +29,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def kill_forked_children_with_this_process() -> None:
-    """Let processes that this one forks from now on, such as a DataLoader's, end with it."""
+    """From now on, let forked processes, such as a DataLoader's, end with this process."""
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 
 

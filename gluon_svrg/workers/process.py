@@ -83,8 +83,8 @@ def workers_of_kvstore(kvstore: str | KVStoreBase) -> Workers:
     Raises
     ------
     ValueError
-        If the kvstore does not sum the gradients of all workers, as 'dist_async', or if it is for
-        other processes.
+        If the kvstore does not sum the gradients of all workers, such as 'dist_async', or if it is
+        for other processes.
     """
     workers = current()
     if is_custom_kvstore(kvstore):

@@ -1,7 +1,7 @@
 """The progress limit: a worker that completes no step in time prints its stacks and exits.
 
 The timer is faulthandler's. It needs no Python thread, so it also fires while MXNet or MPI waits in
-C++.
+C++ code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def start_timer() -> None:
 
     When it fires, Python prints the stack of every thread and ends the process. Under a supervisor
     it only prints: the supervisor stops the workers when all of them have printed. Otherwise
-    mpiexec could end the worker that hangs before that has shown its stack.
+    mpiexec could end the worker that hangs before it has printed its stack.
     """
     if (seconds := progress_timeout()) is not None:
         _start_timer(seconds)

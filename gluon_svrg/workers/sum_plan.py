@@ -17,7 +17,7 @@ from mxnet.ndarray import NDArray
 MIN_IN_PLACE = 1 << 16
 """Arrays with at least this many numbers are summed in their own memory."""
 BUCKET_SIZE = 1 << 19
-"""The most numbers that smaller arrays fill in a common buffer."""
+"""The maximum size of the common buffer of smaller arrays, in numbers."""
 
 
 class ArraySpec(NamedTuple):
@@ -127,8 +127,9 @@ class SumPlan:
     def buckets(self, arrays: Sequence[NDArray], ids: tuple[int, ...]) -> list[Bucket]:
         """Return the buckets of these arrays.
 
-        Making them costs more than the sum itself, so they are cached when the same arrays come for
-        the second time, as gradients do. Arrays that come once are not kept alive.
+        Creating them costs more than the sum itself. So they are cached when the same arrays, such
+        as gradients, are summed for the second time. Arrays that are summed once are not kept
+        alive.
         """
         if self._cache is not None and self._cache.ids == ids:
             return self._cache.buckets
@@ -144,7 +145,7 @@ class SumPlan:
 
 
 def _bucket_members(specs: Sequence[ArraySpec]) -> list[list[int]]:
-    """Return the indices of the arrays in each bucket: neighbours of one dtype."""
+    """Return the indices of the arrays in each bucket: consecutive arrays of the same dtype."""
     buckets: list[list[int]] = []
     remaining = 0
     for i, spec in enumerate(specs):

@@ -3,7 +3,7 @@
 The supervisor sets environment variables before a worker starts. The worker sends reports back: a
 report is a line on standard error that begins with `MARK`, and the supervisor does not show it.
 
-This module imports nothing of MXNet or MPI, because the supervisor needs it, too.
+This module imports neither MXNet nor MPI, because the supervisor also uses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ MARK = "\x1d"
 """First character of a report."""
 
 MAX_REPORT_LENGTH = 4000
-"""Characters of a report. A longer write to a pipe could be mixed with those of other workers."""
+"""Characters of a report. A longer write to a pipe could be mixed with the output of other
+workers."""
 
 _LAUNCHER_VARIABLES = ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE")
 
