@@ -281,6 +281,7 @@ train_begin
   - SanityCheckHandler (priority -6000)
   - SVRGHandler (priority -3000)
   - GradientUpdateHandler (priority -2000)
+  - MetricHandler (priority -1000)
   - ValidationHandler (priority -1000)
   - HistoryHandler (priority 1000)
   - ProgressHandler (priority inf)
