@@ -56,12 +56,25 @@ class EvaluationPhase(EventHandler):
         position = self._run.position
         due = self._due_at("safe_point")  # which follows: the batch is counted already
         if not due and not self._mxnets:
+            position.phase = Phase.TRAINING  # a resume may have no handler that is due
             return False
         position.phase = Phase.EVALUATING
         if self._evaluate_all(due, is_logged=True):
             self._call_mxnets("batch_end", details)
             position.phase = Phase.TRAINING
         return True
+
+    def is_interrupted_after_batch(self) -> bool:
+        """Return whether a stop has interrupted, or prevented, what is due after this batch."""
+        run = self._run
+        return run.position.phase is Phase.EVALUATING and (
+            not run.position.is_trained
+            # Not by the weights: a step may be due at the end of the epoch.
+            or any(
+                run.state.evaluated_at.get(handler.name, [None])[0] != run.position.batch
+                for handler in self._due_at("safe_point")
+            )
+        )
 
     def after_epoch(self) -> None:
         """Evaluate what is due at the end of an epoch; as :meth:`after_batch`."""
@@ -80,8 +93,8 @@ class EvaluationPhase(EventHandler):
         """Evaluate for these handlers; return False if a stop has interrupted that."""
         run = self._run
         for handler in due:
-            if run.state.evaluated_at.get(handler.name) == run.weights_key():
-                continue  # the same weights
+            if run.has_evaluated(handler.name):
+                continue
             try:
                 self._handlers.notify("evaluate", run, only=[self], request=handler)
             except Interrupted:
