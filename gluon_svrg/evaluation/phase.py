@@ -7,7 +7,7 @@ from typing import Any
 from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
-from gluon_svrg.metrics.setup import copies_for
+from gluon_svrg.metrics.setup import copies_for, figures_of
 from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Phase, Run
 from gluon_svrg.stops import Interrupted
@@ -155,7 +155,7 @@ class EvaluationPhase(EventHandler):
 
     def _log(self, name: str) -> None:
         run = self._run
-        names = {key for metric in self.metrics[name] for key, _ in metric.get_name_value()}
+        names = {key for metric in self.metrics[name] for key, _ in figures_of(metric)}
         figures = {key: value for key, value in run.last_evaluation.items() if key in names}
         run.logger.info(
             "epoch %d, after %d batches: %s",
