@@ -38,7 +38,7 @@ from gluon_svrg.events import EventHandler, EventHandlers, HandlerList
 from gluon_svrg.handlers.defaults import fit_handlers
 from gluon_svrg.handlers.schedule import warn_of_leftover_value
 from gluon_svrg.loop import FitLoop
-from gluon_svrg.metrics.setup import copies_for, make_metrics
+from gluon_svrg.metrics.setup import copies_for, figures_of, make_metrics
 from gluon_svrg.reporting.history import History
 from gluon_svrg.reporting.logger import get_logger, suppress_info
 from gluon_svrg.reporting.profiler import ProfilerHandler
@@ -558,8 +558,8 @@ class Estimator(mx_estimator.Estimator, Run):
 
     def metric_names(self) -> list[str]:
         """Return the names of the metrics in the history of this run."""
-        training = [name for metric in self.train_metrics for name, _ in metric.get_name_value()]
-        evaluated = [name for metric in self.val_metrics for name, _ in metric.get_name_value()]
+        training = [name for metric in self.train_metrics for name, _ in figures_of(metric)]
+        evaluated = [name for metric in self.val_metrics for name, _ in figures_of(metric)]
         splits = [getattr(handler, "name", VALIDATION) for handler in self.handlers.validations]
         return training + [
             f"{split} {name.partition(' ')[2]}" for split in splits for name in evaluated

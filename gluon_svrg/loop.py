@@ -174,7 +174,7 @@ class FitLoop:
         position = self._estimator.position
         if self._batches is None:
             self._begin_epoch()
-        elif position.phase is Phase.EVALUATING and not position.is_trained:
+        elif self.evaluations.is_interrupted_after_batch():
             self._evaluate_after_batch()
             if not self._rolls_back:
                 self._reach_safe_point()

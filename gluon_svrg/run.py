@@ -252,6 +252,10 @@ class Run:
         updates = merged_update_count(optimizer_of(self.trainer)).values()
         return [self.position.batch, sum(updates)]
 
+    def has_evaluated(self, name: str) -> bool:
+        """Return whether the last evaluation of the data of that name was of these weights."""
+        return self.state.evaluated_at.get(name) == self.weights_key()
+
     def stop(self, reason: StopReason = StopReason.REQUESTED) -> None:
         """End the run after the current batch: `epoch_end` and `train_end` still fire.
 

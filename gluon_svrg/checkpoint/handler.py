@@ -247,8 +247,7 @@ class CheckpointHandler(
 
     def _is_known(self, estimator: Run) -> bool:
         """Return whether the figure is that of these weights, or one of the training."""
-        is_evaluated = estimator.state.evaluated_at.get(self._split()) == estimator.weights_key()
-        return is_evaluated or not self._monitors_evaluation(estimator)
+        return estimator.has_evaluated(self._split()) or not self._monitors_evaluation(estimator)
 
     def _split(self) -> str:
         assert self.monitor is not None

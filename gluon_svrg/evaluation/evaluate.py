@@ -18,6 +18,7 @@ from gluon_svrg.data.base import at_least_one, length_of
 from gluon_svrg.data.training_data import training_data
 from gluon_svrg.events import EventHandlers, HandlerList, handlers_in
 from gluon_svrg.metrics.handler import metric_handlers
+from gluon_svrg.metrics.setup import figures_of
 from gluon_svrg.reporting.history import to_python_number
 from gluon_svrg.reporting.verbosity import evaluation_bar
 from gluon_svrg.run import Run
@@ -86,7 +87,7 @@ def evaluate(
                 figures = {
                     name: to_python_number(value)
                     for metric in metrics
-                    for name, value in metric.get_name_value()
+                    for name, value in figures_of(metric)
                 }
                 if publish is not None:
                     publish(figures)

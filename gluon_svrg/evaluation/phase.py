@@ -7,7 +7,7 @@ from typing import Any
 from gluon_svrg.evaluation.evaluate import Figures, evaluate
 from gluon_svrg.evaluation.handler import VALIDATION, ValidationHandler
 from gluon_svrg.events import EvaluationEnd, EventHandler, HandlerList
-from gluon_svrg.metrics.setup import copies_for
+from gluon_svrg.metrics.setup import copies_for, figures_of
 from gluon_svrg.rng import restoring_rng_on
 from gluon_svrg.run import Phase, Run
 from gluon_svrg.stops import Interrupted
@@ -57,12 +57,25 @@ class EvaluationPhase(EventHandler):
         position = self._run.position
         due = self._due_at("safe_point")  # the next event: the batch is already counted
         if not due and not self._mxnets:
+            position.phase = Phase.TRAINING  # a resume may have no handler that is due
             return False
         position.phase = Phase.EVALUATING
         if self._evaluate_all(due, is_logged=True):
             self._call_mxnets("batch_end", details)
             position.phase = Phase.TRAINING
         return True
+
+    def is_interrupted_after_batch(self) -> bool:
+        """Return whether a stop has interrupted, or prevented, what is due after this batch."""
+        run = self._run
+        return run.position.phase is Phase.EVALUATING and (
+            not run.position.is_trained
+            # Not by the weights: a step may be due at the end of the epoch.
+            or any(
+                run.state.evaluated_at.get(handler.name, [None])[0] != run.position.batch
+                for handler in self._due_at("safe_point")
+            )
+        )
 
     def after_epoch(self) -> None:
         """Run the evaluations that are due at the end of an epoch; see :meth:`after_batch`."""
@@ -81,8 +94,8 @@ class EvaluationPhase(EventHandler):
         """Evaluate for these handlers; return False if a stop has interrupted an evaluation."""
         run = self._run
         for handler in due:
-            if run.state.evaluated_at.get(handler.name) == run.weights_key():
-                continue  # the same weights
+            if run.has_evaluated(handler.name):
+                continue
             try:
                 self._handlers.notify("evaluate", run, only=[self], request=handler)
             except Interrupted:
@@ -143,7 +156,7 @@ class EvaluationPhase(EventHandler):
 
     def _log(self, name: str) -> None:
         run = self._run
-        names = {key for metric in self.metrics[name] for key, _ in metric.get_name_value()}
+        names = {key for metric in self.metrics[name] for key, _ in figures_of(metric)}
         figures = {key: value for key, value in run.last_evaluation.items() if key in names}
         run.logger.info(
             "epoch %d, after %d batches: %s",

@@ -150,7 +150,10 @@ class EarlyStoppingHandler(
 
     def evaluation_end(self, estimator: Run) -> None:
         """Keep the weights that were evaluated, if they may be the best; end the run on a NaN."""
-        value = estimator.last_evaluation.get(self.monitor.name)
+        name = self.monitor.name
+        value = estimator.last_evaluation.get(name)
+        if value is not None and not estimator.has_evaluated(name.partition(" ")[0]):
+            return  # it is of other weights: these were evaluated on other data
         self._evaluated = None
         if value is None or self._stops_at(value, estimator):
             return

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import mxnet as mx
-from gluon_svrg.metrics.setup import SPLITS, flatten_metrics
+from gluon_svrg.metrics.setup import SPLITS, figures_of, flatten_metrics
 from gluon_svrg.run import Run
 
 _Key = TypeVar("_Key")
@@ -135,9 +135,7 @@ class Monitor:
         elif self.name in estimator.last_evaluation:
             value = estimator.last_evaluation[self.name]
         else:
-            known = dict(
-                pair for metric in estimator.train_metrics for pair in metric.get_name_value()
-            )
+            known = dict(pair for metric in estimator.train_metrics for pair in figures_of(metric))
             value = known.get(self.name)
         return None if value is None else float(value)
 
@@ -187,8 +185,9 @@ def _row_of_this_epoch(estimator: Run) -> dict[str, Any]:
 def _mode_in(estimator: Run, name: str) -> str | None:
     """Return the mode of the run's metric of that name, if its class says it."""
     for metric in (*estimator.train_metrics, *estimator.val_metrics):
+        split = metric.name.partition(" ")[0]
         for part in flatten_metrics(metric):
-            if part.name == name:
+            if name in (part.name, f"{split} {part.name}"):
                 return _mode_of_class(part)
     return None
 

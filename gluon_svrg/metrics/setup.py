@@ -103,6 +103,20 @@ def flatten_metrics(metric: EvalMetric) -> Iterator[EvalMetric]:
         yield metric
 
 
+def figures_of(metric: EvalMetric) -> list[tuple[str, Any]]:
+    """Return the names and values of a run's metric; each name begins with that of the data.
+
+    A metric that is made of others, or that has several figures, names them itself. Without the
+    name of the data, the figures of one data set would hide those of another.
+    """
+    split, _, name = str(metric.name).partition(" ")
+    prefix = f"{split} " if name else ""
+    return [
+        (figure if figure.startswith(prefix) else prefix + figure, value)
+        for figure, value in metric.get_name_value()
+    ]
+
+
 def is_loss(metric: EvalMetric) -> bool:
     """Return whether it is the metric of the loss."""
     # An earlier Estimator may have put "training" before its name.

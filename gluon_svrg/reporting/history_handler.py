@@ -19,6 +19,7 @@ from gluon_svrg.events import (
     Stateful,
     TrainBegin,
 )
+from gluon_svrg.metrics.setup import figures_of
 from gluon_svrg.reporting.history import to_python_number
 from gluon_svrg.workers import Workers
 from mxnet.gluon.contrib import estimator as mx_estimator
@@ -110,7 +111,7 @@ class HistoryHandler(TrainBegin, BatchEnd, EpochEnd, Stateful, HasExclusiveTasks
             row["coefficient"] = estimator.figures["coefficient"]
         row["peak_memory_mib"] = _peak_memory_mib()
         for metric in estimator.train_metrics:
-            row.update(metric.get_name_value())
+            row.update(figures_of(metric))
         row.update(estimator.last_evaluation)
         state = estimator.state
         if state.evaluated_at_batch is not None and _evaluates_after_batches(estimator):

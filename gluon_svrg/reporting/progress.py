@@ -23,6 +23,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.metrics.setup import figures_of
 from gluon_svrg.reporting.curves import RATIO, RATIO_AT
 from gluon_svrg.reporting.logger import redirect_to_tqdm
 from gluon_svrg.reporting.verbosity import shows_bars
@@ -196,7 +197,7 @@ def _metrics_of(estimator: Run) -> str:
         f"{'loss' if type(metric) is mx.metric.Loss else name.removeprefix('training ')} "
         f"{_text_of(value)}"
         for metric in estimator.train_metrics
-        for name, value in metric.get_name_value()
+        for name, value in figures_of(metric)
     )
 
 

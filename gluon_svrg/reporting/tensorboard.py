@@ -24,6 +24,7 @@ from gluon_svrg.events import (
     TrainBegin,
     TrainEnd,
 )
+from gluon_svrg.metrics.setup import figures_of
 
 _SECONDS_BETWEEN_FLUSHES = 10.0
 
@@ -115,7 +116,7 @@ class TensorBoardHandler(
         figures = {
             f"batch/{name}": value
             for metric in estimator.train_metrics
-            for name, value in metric.get_name_value()
+            for name, value in figures_of(metric)
         }
         figures["batch/learning_rate"] = estimator.trainer.learning_rate
         self._batches.write(figures, step, estimator.logger)

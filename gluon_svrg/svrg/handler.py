@@ -154,10 +154,9 @@ class SVRGHandler(
         check_run_with_rows(
             trainer, self.coefficient, self.sparse_correction, self.max_variance_ratio
         )
-        self._run, self._data = estimator, estimator.data
         if self.sparse_correction == "sparse" and self.coefficient != 0:
-            warn_of_other_batches(trainer, self.update_freq, self._data, estimator.logger)
-        self.interval = Interval.of(
+            warn_of_other_batches(trainer, self.update_freq, estimator.data, estimator.logger)
+        interval = Interval.of(
             estimator,
             gradient_table=self.gradient_table,
             table_memory=self.table_memory,
@@ -165,7 +164,9 @@ class SVRGHandler(
             progress_bar=self.progress_bar,
         )
         self.payoff = Payoff(estimator, self.criterion, self.coefficient)
-        self._trainer = trainer
+        # After all that may fail: `train_end` frees these together.
+        self.interval = interval
+        self._run, self._data, self._trainer = estimator, estimator.data, trainer
         trainer.on_clear = self._note_clear
         num_earlier = self._schedule.num_snapshots_before(estimator.position.epoch)
         self.interval.masks.skip(num_earlier)

@@ -270,9 +270,9 @@ def test_stopped_in_an_evaluation_and_resumed(number, reason, tmp_path):
     whole, _, weights = fit_two_sets(tmp_path / "whole", StopsIn())
     stopped, estimator, _ = fit_two_sets(tmp_path / "run", StopsIn(number, reason))
     assert stopped.stop_reason is reason
-    # The last batch of an evaluation completes it.
+    # The last batch of an evaluation completes it; a signal prevents those that follow.
     is_last = number % 3 == 0
-    assert (estimator.position.phase is Phase.EVALUATING) == (not is_last)
+    assert is_last or estimator.position.phase is Phase.EVALUATING
     result, _, found = fit_two_sets(tmp_path / "run", StopsIn(), resume="auto")
     assert problems.same(found, weights)
     assert figures_of(result.history) == figures_of(whole.history)
@@ -323,3 +323,76 @@ def test_truth_table_a_stop_in_an_evaluation_aborts_it(reason):
     result = estimator.fit(problem.ndarrays(), data_of(1), epochs=2)
     assert result.stop_reason is reason
     assert [VALIDATION_LOSS in row for row in result.history] == [False]
+
+
+@pytest.mark.parametrize("comes_first", [False, True])
+@pytest.mark.parametrize("periods", [{}, {"every_n_epochs": None, "every_n_batches": 3}])
+def test_the_best_weights_are_those_whose_figure_is_the_best(periods, comes_first):
+    """The test data are evaluated after the last batch, when the validation figure is older."""
+    problem = problems.make("softmax")
+    estimator = runs.estimator_of(problem, train_metrics=mx.metric.Accuracy(), lr=0.5)
+    stopping = gs.EarlyStoppingHandler(VALIDATION_LOSS, patience=None, restore_best=True)
+    validation = data_of(1)
+    handlers = [
+        stopping,
+        gs.ValidationHandler(validation, **periods),
+        gs.ValidationHandler(data_of(2), name="test", priority=-1001 if comes_first else -999),
+    ]
+    estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers)
+    assert estimator.evaluate(validation)[VALIDATION_LOSS] == stopping.best
+
+
+class EndsEpochs(events.BatchEnd):
+    """Ends each epoch after some batches."""
+
+    def __init__(self, batches):
+        self._batches = batches
+
+    def batch_end(self, estimator, *args, **kwargs):
+        return estimator.position.batch_in_epoch + 1 == self._batches
+
+
+# The evaluations are after batch 2, and at the end of the epoch if it is evaluated, too.
+@pytest.mark.parametrize("every_n_epochs", [None, 1])
+@pytest.mark.parametrize("number", [1, 4])
+def test_stopped_after_the_last_batch_of_an_epoch_that_a_handler_ends(
+    number, every_n_epochs, tmp_path
+):
+    def fit(folder, processor, resume=None):
+        problem = problems.make("softmax")
+        gs.seed_everything(0)
+        estimator = runs.estimator_of(problem, batch_processor=processor)
+        handlers = [
+            gs.CheckpointHandler(folder, every_n_epochs=None, every_n_batches=1000),
+            gs.ValidationHandler(data_of(1), every_n_epochs, every_n_batches=2),
+            gs.GradientUpdateHandler(accumulate=3),
+            EndsEpochs(2),
+        ]
+        result = estimator.fit(problem.ndarrays(), epochs=2, event_handlers=handlers, resume=resume)
+        return figures_of(result.history), estimator.stop_reason
+
+    whole = fit(tmp_path / "whole", StopsIn())
+    assert all(VALIDATION_LOSS in row for row in whole[0])
+    assert fit(tmp_path / "run", StopsIn(number))[1] is StopReason.SIGNAL
+    assert fit(tmp_path / "run", StopsIn(), "auto") == whole
+
+
+def test_resumed_without_the_handler_whose_evaluation_was_interrupted(tmp_path):
+    def fit(processor, handlers, resume=None):
+        problem = problems.make("softmax")
+        estimator = runs.estimator_of(problem, batch_processor=processor)
+        checkpoints = gs.CheckpointHandler(tmp_path, every_n_epochs=None, every_n_batches=1000)
+        handlers = [checkpoints, *handlers]
+        estimator.fit(problem.ndarrays(), epochs=1, event_handlers=handlers, resume=resume)
+        return estimator.position.phase
+
+    phases = []
+
+    class Notes(events.BatchBegin):
+        def batch_begin(self, estimator, *args, **kwargs):
+            phases.append(estimator.position.phase)
+
+    validation = gs.ValidationHandler(data_of(1), None, every_n_batches=2)
+    assert fit(StopsIn(1), [validation]) is Phase.EVALUATING
+    fit(StopsIn(), [Notes()], "auto")
+    assert phases == [Phase.TRAINING] * 3

@@ -329,3 +329,57 @@ def test_two_metrics_that_are_made_alike_have_one_figure():
     assert [metric.get() for metric in metrics] == [
         ("training accuracy", row["training accuracy"])
     ] * 2
+
+
+class PerClass(mx.metric.EvalMetric):
+    """The share of the samples that have each class, under names of its own."""
+
+    def __init__(self):
+        super().__init__("shares")
+
+    def reset(self):
+        """Begin again."""
+        self.counts = np.zeros(3)
+
+    def update(self, labels, preds):
+        """Count."""
+        for label in labels:
+            self.counts += np.bincount(label.asnumpy().astype(int), minlength=3)
+
+    def get(self):
+        """Return a figure for each class."""
+        return ["first", "second", "third"], list(self.counts / max(1, self.counts.sum()))
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures"),
+    [
+        (PerClass, ["first", "second", "third"]),
+        (lambda: mx.metric.CompositeEvalMetric(["acc", "mcc"]), ["accuracy", "mcc"]),
+    ],
+)
+def test_figures_that_a_metric_names_itself_are_those_of_each_data_set(metric, figures):
+    """One of several figures, and one that is made of others, in a list."""
+    problem = problems.make("linear", samples=16)
+    x, _ = problem.ndarrays()[0]
+    sets = {
+        name: [(x, mx.nd.full(8, number))]
+        for number, name in enumerate(("training", "validation", "test"))
+        if metric is PerClass or number < 2
+    }
+    net = gluon.nn.Dense(3, in_units=6)
+    net.initialize()
+    net.cast("float64")
+    estimator = runs.estimator_of(net, train_metrics=[metric()], lr=1e-30)
+    names = list(sets)
+    handlers = [gs.ValidationHandler(sets[name], name=name) for name in names[1:]]
+    result = estimator.fit(sets["training"], epochs=1, event_handlers=handlers, verbose=0)
+    row = result.history[-1]
+    expected = [f"{name} {figure}" for name in names for figure in figures]
+    assert set(expected) <= set(row)
+    assert set(figures).isdisjoint(row)
+    assert set(expected) <= set(estimator.metric_names())
+    for number, name in enumerate(names):
+        if metric is PerClass:
+            assert [row[f"{name} {figure}"] for figure in figures] == list(np.eye(3)[number])
+    gs.EarlyStoppingHandler(f"validation {figures[0]}", "max").monitor.check(estimator)

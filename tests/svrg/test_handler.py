@@ -84,6 +84,21 @@ def test_after_an_exception_the_trainer_is_a_plain_one():
     assert estimator.trainer.full_gradient is None
 
 
+def test_after_a_train_begin_that_fails_it_holds_no_run(monkeypatch):
+    def fail(*args, **kwargs):
+        raise KeyError("broken")
+
+    problem, handler = problems.make("softmax"), gs.SVRGHandler()
+    monkeypatch.setattr("gluon_svrg.svrg.handler.Payoff", fail)
+    before = set(vars(handler))
+    with pytest.raises(KeyError, match="broken"):
+        estimator_for(problem).fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
+    assert set(vars(handler)) == before
+    monkeypatch.undo()
+    estimator_for(problem).fit(problem.ndarrays(), epochs=1, event_handlers=[handler])
+    assert handler.gradient_evaluations
+
+
 def test_layers_that_infer_their_shapes():
     """The snapshot comes before the first forward pass: one batch makes the shapes known."""
     runs = []
