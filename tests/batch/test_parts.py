@@ -343,7 +343,7 @@ def test_metrics_choose_outputs_and_labels_by_their_names():
         (mx.metric.Accuracy(), r"metric 'accuracy' gets 1 labels \(label0\) and output0, output1,"),
         (
             mx.metric.MAE(output_names=["value"]),
-            r"output_names=\['value'\], and the batch has the outputs \['output0', 'output1'\]",
+            r"output_names=\['value'\], but the batch has the outputs \['output0', 'output1'\]",
         ),
     ],
 )
