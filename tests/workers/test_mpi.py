@@ -189,7 +189,7 @@ def test_sums_in_another_order_are_told_at_the_next_message(answers, heard):
 def test_a_worker_that_does_not_come_is_named(heard):
     for kind, message in heard("does not come"):
         assert kind in PARTED
-        assert message.startswith("worker 1 has not reached 'step' within 0.5 s: stopped")
+        assert message.startswith("worker 1 has not reached 'step' within 2 s: stopped")
 
 
 # --- Processes that end -----------------------------------------------------------------------
