@@ -8,12 +8,12 @@ distance to the optimum.
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
-from provenglm.data.chunks import Chunks
-from provenglm.estimators import SVRGClassifier, SVRGRegressor
+from provenglm.api.estimators import SVRGClassifier, SVRGRegressor
+from provenglm.rows.chunks import Chunks
 
 if _TYPE_CHECKING:
-    from provenglm.cross_validation.cv import SVRGClassifierCV
-    from provenglm.cross_validation.regressor import SVRGRegressorCV
+    from provenglm.api.classifier_cv import SVRGClassifierCV
+    from provenglm.api.regressor_cv import SVRGRegressorCV
 
 __all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor", "SVRGRegressorCV"]
 
@@ -21,8 +21,8 @@ __version__ = "0.8.0"
 
 # Imported when they are asked for: the metrics of scikit-learn that they need take 60 ms.
 _LATER = {
-    "SVRGClassifierCV": "provenglm.cross_validation.cv",
-    "SVRGRegressorCV": "provenglm.cross_validation.regressor",
+    "SVRGClassifierCV": "provenglm.api.classifier_cv",
+    "SVRGRegressorCV": "provenglm.api.regressor_cv",
 }
 
 

@@ -40,12 +40,12 @@ from typing import Any
 import numpy as np
 
 from provenglm import constants
-from provenglm.data.rows import rows_of
-from provenglm.losses import Huber
+from provenglm.model.losses import Huber
+from provenglm.model.problem import Problem
+from provenglm.model.returned import shifted
+from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.plan import dense_if_small
-from provenglm.problem import Problem
-from provenglm.returned import shifted
-from provenglm.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
+from provenglm.rows.kinds import rows_of
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
 

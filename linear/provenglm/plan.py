@@ -10,20 +10,27 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants, krylov, newton, sample_krylov, sdca, subspace
-from provenglm.data.budget import room, rows_of_a_sample
-from provenglm.data.disk import on_disk
-from provenglm.data.per_row import are_sorted
-from provenglm.data.rows import rows_of
-from provenglm.descent import Descent
-from provenglm.method import HessianSteps
-from provenglm.objective import Objective, Snapshot
-from provenglm.problem import Problem
-from provenglm.sample import Sample
-from provenglm.solution import Settings
-from provenglm.sparse import csr_sample
-from provenglm.state import State
-from provenglm.thinned import is_worth_while
+from provenglm import constants
+from provenglm.methods import (
+    dual as sdca,
+    newton,
+    newton_cg as krylov,
+    sampled_newton_cg as sample_krylov,
+    subspace,
+)
+from provenglm.methods.descent import Descent
+from provenglm.methods.sampled_newton import HessianSteps
+from provenglm.methods.state import State
+from provenglm.methods.thinned import is_worth_while
+from provenglm.model import csr_sample
+from provenglm.model.budget import room, rows_of_a_sample
+from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.per_row import are_sorted
+from provenglm.model.problem import Problem
+from provenglm.model.sample import Sample
+from provenglm.model.solution import Settings
+from provenglm.rows.disk import on_disk
+from provenglm.rows.kinds import rows_of
 from provenglm.types import NumPyArray
 
 __all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]

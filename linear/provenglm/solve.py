@@ -13,18 +13,18 @@ from functools import cached_property
 import numpy as np
 
 from provenglm import constants
-from provenglm.certificate import Certificate, Model, Some
-from provenglm.data.budget import room, rows_of_a_sample
-from provenglm.duality import duality_gap, known_bound
-from provenglm.objective import Objective, Scaling, Snapshot
+from provenglm.methods.state import State
+from provenglm.model.budget import room, rows_of_a_sample
+from provenglm.model.objective import Objective, Scaling, Snapshot
+from provenglm.model.problem import Problem
+from provenglm.model.returned import Returned, returned
+from provenglm.model.sample import Sample
+from provenglm.model.sampling import draw, l1_of, penalty_of, prepare
+from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.plan import Plan, choose, dense_if_small
-from provenglm.problem import Problem
-from provenglm.returned import Returned, returned
-from provenglm.sample import Sample
-from provenglm.sampling import draw, l1_of, penalty_of, prepare
-from provenglm.separation import are_quasi_separated
-from provenglm.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
-from provenglm.state import State
+from provenglm.proof.certificate import Certificate, Model, Some
+from provenglm.proof.duality import duality_gap, known_bound
+from provenglm.proof.separation import are_quasi_separated
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 

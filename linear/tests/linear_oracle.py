@@ -7,10 +7,10 @@ others one column. Losses are written down as in a textbook, by SciPy's special 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 from scipy.special import expit, logsumexp, softmax
 

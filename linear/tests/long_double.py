@@ -12,8 +12,8 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.tweedie import Tweedie
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.tweedie import Tweedie
 
 LONG = np.longdouble
 UNIT = 2.0**-53

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from long_double import LongDouble
 from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy import sparse
 from scipy.optimize import minimize_scalar
 from sklearn.exceptions import ConvergenceWarning

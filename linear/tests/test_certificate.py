@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import random_problems
 from provenglm import SVRGClassifier
-from provenglm.certificate import Certificate, Model, Point
-from provenglm.data.rows import rows_of
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.objective import Objective, Scaling
-from provenglm.sample import Sample
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.objective import Objective, Scaling
+from provenglm.model.sample import Sample
+from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.proof.certificate import Certificate, Model, Point
+from provenglm.rows.kinds import rows_of
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 

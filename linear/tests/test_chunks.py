@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
-from provenglm.data import chunks, disk, parts
+from provenglm.rows import chunks, disk, parts
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 

@@ -64,8 +64,8 @@ def test_two_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path):
 @pytest.mark.full
 @pytest.mark.long
 def test_the_loops_are_plain_python_where_the_compiler_is_off():
-    code = "from provenglm import descent_kernels, sdca_kernels\n"
-    code += "print(type(descent_kernels.measure), type(sdca_kernels.softmax))"
+    code = "from provenglm.methods import descent_kernels, dual_kernels\n"
+    code += "print(type(descent_kernels.measure), type(dual_kernels.softmax))"
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60

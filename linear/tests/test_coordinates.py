@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 import pytest
 from provenglm import constants
-from provenglm.data.csr import CsrRows
-from provenglm.losses import Logistic, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.solution import Settings
+from provenglm.model.coordinates import are_of_the_user, coordinates, in_coordinates
+from provenglm.model.losses import Logistic, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings
+from provenglm.rows.csr import CsrRows
 from provenglm.solve import solve
-from provenglm.sparse.coordinates import are_of_the_user, coordinates, in_coordinates
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns
 from provenglm import constants
-from provenglm.data import csr
-from provenglm.data.csr import CsrRows
-from provenglm.data.csr_checks import as_float, canonical
-from provenglm.data.rows import rows_of
-from provenglm.duality import duality_gap
-from provenglm.objective import products
+from provenglm.model.objective import products
+from provenglm.proof.duality import duality_gap
+from provenglm.rows import csr
+from provenglm.rows.csr import CsrRows
+from provenglm.rows.csr_checks import as_float, canonical
+from provenglm.rows.kinds import rows_of
 from provenglm.solve import Settings, solve
 from scipy.sparse import csr_array, csr_matrix, random as random_matrix
 

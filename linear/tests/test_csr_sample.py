@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, problem_of
 from provenglm import constants
-from provenglm.losses import Logistic, Softmax
+from provenglm.model.csr_sample import CenteredRows, size as size_of, spread
+from provenglm.model.losses import Logistic, Softmax
+from provenglm.model.sampling import _spread, prepare
+from provenglm.model.solution import Settings
 from provenglm.plan import choose
-from provenglm.sampling import _spread, prepare
-from provenglm.solution import Settings
 from provenglm.solve import solve
-from provenglm.sparse.csr_sample import CenteredRows, size as size_of, spread
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 

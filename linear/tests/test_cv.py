@@ -5,13 +5,14 @@ import pickle
 import warnings
 
 import numpy as np
-import provenglm.cross_validation.joint as joint
+import provenglm.path.joint as joint
 import pytest
 import sklearn
 from provenglm import SVRGClassifier, SVRGClassifierCV, constants
-from provenglm.cross_validation import base, folds, path
-from provenglm.cross_validation.scoring import HeldOut
-from provenglm.solution import StopReason
+from provenglm.api import search as base
+from provenglm.api.scoring import HeldOut
+from provenglm.model.solution import StopReason
+from provenglm.path import folds, solve_path as path
 from scipy.sparse import csr_array, issparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -373,7 +374,7 @@ def test_an_interrupt_keeps_what_was(monkeypatch, way):
     model = SVRGClassifierCV(Cs=3, cv=3, random_state=0).fit(X, y)
     before = model.coef_.copy(), model.C_
     monkeypatch.setattr("provenglm.solve._Run._add", interrupted)
-    monkeypatch.setattr("provenglm.cross_validation.joint.JointPass.values", interrupted)
+    monkeypatch.setattr("provenglm.path.joint.JointPass.values", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     np.testing.assert_array_equal(model.coef_, before[0])

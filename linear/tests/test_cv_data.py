@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, constants
-from provenglm.cross_validation import path
-from provenglm.data.chunks import LEAST_MEMORY
+from provenglm.path import solve_path as path
+from provenglm.rows.chunks import LEAST_MEMORY
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from provenglm import Chunks, SVRGRegressor, SVRGRegressorCV
-from provenglm.cross_validation import path
+from provenglm.path import solve_path as path
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import (

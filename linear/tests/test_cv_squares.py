@@ -1,7 +1,7 @@
 """Paths of a squared loss with an L1 penalty: the products of the features are made once."""
 
 import numpy as np
-import provenglm.cross_validation.squares as squares
+import provenglm.path.squares as squares
 import pytest
 from provenglm import SVRGRegressor, SVRGRegressorCV, constants
 from sklearn.exceptions import ConvergenceWarning

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import constants, descent, descent_columns, descent_kernels as kernels
-from provenglm.data.budget import columns_of_a_copy
-from provenglm.descent import Descent, least, minimise
-from provenglm.descent_columns import (
+from provenglm import constants
+from provenglm.methods import descent, descent_columns, descent_kernels as kernels
+from provenglm.methods.descent import Descent, least, minimise
+from provenglm.methods.descent_columns import (
     Columns,
     OfClasses,
     OfOneOutput,
@@ -16,11 +16,12 @@ from provenglm.descent_columns import (
     of_dense,
     of_sparse,
 )
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.budget import columns_of_a_copy
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.model.solution import Settings
 from provenglm.plan import choose
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
-from provenglm.solution import Settings
 from provenglm.solve import solve
 from provenglm.workers import Workers
 from scipy.sparse import csr_array

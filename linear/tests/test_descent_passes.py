@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor, constants, descent, descent_columns
-from provenglm.descent_columns import ColumnPass, of_one_output
-from provenglm.duality import duality_gap
-from provenglm.kept_products import KeptProducts
-from provenglm.losses import Huber, Logistic, Poisson, Squared
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
+from provenglm import SVRGClassifier, SVRGRegressor, constants
+from provenglm.methods import descent, descent_columns
+from provenglm.methods.descent_columns import ColumnPass, of_one_output
+from provenglm.model.kept_products import KeptProducts
+from provenglm.model.losses import Huber, Logistic, Poisson, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.proof.duality import duality_gap
 from provenglm.workers import Workers
 from scipy.sparse import csr_array, random as random_matrix
 from sklearn.linear_model import LogisticRegression

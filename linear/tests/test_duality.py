@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm.duality import _dual, _terms, duality_gap, gap_of_residuals, known_bound
-from provenglm.losses import Huber, Poisson, Softmax, Squared
+from provenglm.model.losses import Huber, Poisson, Softmax, Squared
+from provenglm.model.tweedie import Tweedie
+from provenglm.proof.duality import _dual, _terms, duality_gap, gap_of_residuals, known_bound
 from provenglm.solve import Settings, solve
-from provenglm.tweedie import Tweedie
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 

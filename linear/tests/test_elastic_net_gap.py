@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from elastic_net_oracle import objective as value_of, proximal_gradient
 from provenglm import SVRGRegressor
-from provenglm.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
-from provenglm.losses import Logistic, Poisson, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.proof.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
 from provenglm.workers import Workers
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Poisson(), Tweedie(1.5), Gamma()]

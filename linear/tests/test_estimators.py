@@ -17,14 +17,9 @@ import pandas as pd
 import provenglm
 import pytest
 import sklearn
-from provenglm import (
-    SVRGClassifier,
-    SVRGClassifierCV,
-    SVRGRegressor,
-    SVRGRegressorCV,
-    progress,
-)
-from provenglm.solution import Record
+from provenglm import SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
+from provenglm.api import progress
+from provenglm.model.solution import Record
 from scipy.sparse import issparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine

@@ -15,9 +15,9 @@ from provenglm.huber_scale import (
     solve_with_scale,
     weighted_median,
 )
-from provenglm.losses import Huber
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
+from provenglm.model.losses import Huber
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
 from scipy.optimize import brentq, minimize
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning

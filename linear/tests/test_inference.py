@@ -6,13 +6,7 @@ from functools import partial
 import large_data
 import numpy as np
 import pytest
-from provenglm import (
-    SVRGClassifier,
-    SVRGClassifierCV,
-    SVRGRegressor,
-    SVRGRegressorCV,
-    constants,
-)
+from provenglm import SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV, constants
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from linear_oracle import curvatures, prepared, problem_of
-from provenglm import constants, krylov, metric
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm import constants
+from provenglm.methods import metric, newton_cg as krylov
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
+from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.plan import _conjugate_gradients, choose
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
 from provenglm.solve import Session, solve
-from provenglm.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 
@@ -415,8 +416,8 @@ def objective_of(problem, size, monkeypatch):
 
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 def test_products_of_one_look_at_the_rows_are_those_of_the_whole_matrix(dense, monkeypatch):
-    monkeypatch.setattr("provenglm.data.blocks.constants.BLOCK_BYTES", 4096)
-    monkeypatch.setattr("provenglm.data.blocks.constants.LEAST_BLOCK_ROWS", 8)
+    monkeypatch.setattr("provenglm.rows.blocks.constants.BLOCK_BYTES", 4096)
+    monkeypatch.setattr("provenglm.rows.blocks.constants.LEAST_BLOCK_ROWS", 8)
     problem = made(Logistic(), n=300, p=20, dense=dense)
     objective = objective_of(problem, 300 * dense, monkeypatch)
     rows = krylov._Rows(objective, np.dtype(np.float64), True)

@@ -7,18 +7,11 @@ import warnings
 import large_data
 import numpy as np
 import pytest
-from provenglm import (
-    Chunks,
-    SVRGClassifier,
-    SVRGRegressor,
-    constants,
-    problem,
-    sampling,
-    thinned,
-    workers,
-)
-from provenglm.duality import duality_gap
-from provenglm.losses import Logistic, Softmax
+from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants, workers
+from provenglm.methods import thinned
+from provenglm.model import problem, sampling
+from provenglm.model.losses import Logistic, Softmax
+from provenglm.proof.duality import duality_gap
 from provenglm.solve import Session, Settings
 from scipy.special import expit
 from sklearn.base import clone

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, curvatures, residuals, values
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.offset import LogisticWithOffset
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.offset import LogisticWithOffset
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.optimize import minimize, minimize_scalar
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

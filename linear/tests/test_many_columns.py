@@ -6,9 +6,9 @@ gradients.
 
 import numpy as np
 import pytest
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
 from provenglm.solve import solve
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg

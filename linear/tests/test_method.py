@@ -17,14 +17,14 @@ from linear_oracle import (
     to_columns,
 )
 from provenglm import plan
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.method import HessianSteps
-from provenglm.problem import Problem
-from provenglm.sample import Sample
-from provenglm.sampling import draw
-from provenglm.solution import Settings, StopReason
+from provenglm.methods.sampled_newton import HessianSteps
+from provenglm.methods.state import State
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sample import Sample
+from provenglm.model.sampling import draw
+from provenglm.model.solution import Settings, StopReason
 from provenglm.solve import solve
-from provenglm.state import State
 from scipy.sparse import csr_array
 
 SMOOTH = [Logistic(), Softmax(3), Poisson(), Squared()]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm.metric import HessianMetric
-from provenglm.newton import factor
+from provenglm.methods.metric import HessianMetric
+from provenglm.methods.newton import factor
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from provenglm import SVRGRegressor, SVRGRegressorCV, estimators
-from provenglm.losses import Dual, Huber, Logistic, Loss, Poisson, x_log_x
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm import SVRGRegressor, SVRGRegressorCV
+from provenglm.api import estimators
+from provenglm.model.losses import Dual, Huber, Logistic, Loss, Poisson, x_log_x
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 

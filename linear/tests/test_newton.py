@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import newton
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.methods import newton
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 SMOOTH = [Logistic(), Softmax(3), Squared(), Poisson()]

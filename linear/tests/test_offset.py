@@ -10,10 +10,10 @@ import sklearn
 from elastic_net_oracle import values as losses_of
 from linear_oracle import Dense, target_of
 from provenglm import SVRGClassifier, SVRGRegressor, constants
-from provenglm.losses import Huber, Logistic, Poisson, Squared
-from provenglm.offset import LogisticWithOffset
-from provenglm.problem import Problem
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Poisson, Squared
+from provenglm.model.offset import LogisticWithOffset
+from provenglm.model.problem import Problem
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 from sklearn.metrics import d2_tweedie_score, mean_tweedie_deviance, r2_score
 from sklearn.model_selection import GridSearchCV, KFold

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from provenglm import Chunks, SVRGClassifier, constants
-from provenglm.data import disk
+from provenglm.rows import disk
 
 N = 3000
 RNG = np.random.default_rng(0)
@@ -145,7 +145,7 @@ def test_a_file_that_changes(write):
 
 
 def test_row_groups_that_are_too_large(write, monkeypatch):
-    from provenglm.data import chunks
+    from provenglm.rows import chunks
 
     monkeypatch.setattr(chunks, "LEAST_MEMORY", 0)
     with pytest.raises(
@@ -162,7 +162,7 @@ def test_without_pyarrow(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "provenglm.data.parquet", raising=False)
+    monkeypatch.delitem(sys.modules, "provenglm.rows.parquet", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(
         ImportError, match=r"cannot be imported \(pyarrow.*\): pip install 'provenglm\[parquet\]'"

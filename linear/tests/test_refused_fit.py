@@ -8,14 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from provenglm import (
-    Chunks,
-    SVRGClassifier,
-    SVRGClassifierCV,
-    SVRGRegressor,
-    SVRGRegressorCV,
-    base,
-)
+from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
+from provenglm.api import base
 from sklearn.exceptions import ConvergenceWarning
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from long_double import LongDouble
 from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.returned import shifted
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.returned import shifted
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 

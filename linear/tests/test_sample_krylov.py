@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
 from provenglm import constants, plan
-from provenglm.float32_copy import in_float32
-from provenglm.losses import Logistic, Poisson, Softmax
-from provenglm.newton import of_no_shift
-from provenglm.problem import Problem
-from provenglm.sample_krylov import SampleHessian, SampleKrylov, SecondMoments
-from provenglm.solution import Settings, StopReason
+from provenglm.methods.newton import of_no_shift
+from provenglm.methods.sampled_newton_cg import SampleHessian, SampleKrylov, SecondMoments
+from provenglm.model.float32_copy import in_float32
+from provenglm.model.losses import Logistic, Poisson, Softmax
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
 from provenglm.solve import solve
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

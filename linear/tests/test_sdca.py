@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import constants, plan, sdca
-from provenglm.duality import duality_gap
-from provenglm.losses import Logistic, Softmax
+from provenglm import constants, plan
+from provenglm.methods import dual as sdca
+from provenglm.model.losses import Logistic, Softmax
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
 from provenglm.plan import choose
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
+from provenglm.proof.duality import duality_gap
 from provenglm.solve import Session, solve
 from scipy.sparse import csr_array
 from scipy.special import logsumexp

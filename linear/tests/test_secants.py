@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from linear_oracle import bfgs
-from provenglm.metric import HessianMetric
-from provenglm.newton import factor
-from provenglm.secants import Secants
+from provenglm.methods.metric import HessianMetric
+from provenglm.methods.newton import factor
+from provenglm.methods.secants import Secants
 
 
 @dataclass

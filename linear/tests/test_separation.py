@@ -8,18 +8,12 @@ import warnings
 import numpy as np
 import pytest
 from linear_oracle import prepared
-from provenglm import (
-    Chunks,
-    SVRGClassifier,
-    SVRGClassifierCV,
-    SVRGRegressor,
-    SVRGRegressorCV,
-    separation,
-)
-from provenglm.data.rows import rows_of
-from provenglm.losses import Logistic, Poisson, Softmax
-from provenglm.problem import Problem
-from provenglm.solution import StopReason
+from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
+from provenglm.model.losses import Logistic, Poisson, Softmax
+from provenglm.model.problem import Problem
+from provenglm.model.solution import StopReason
+from provenglm.proof import separation
+from provenglm.rows.kinds import rows_of
 from scipy import sparse
 from scipy.optimize import linprog
 from sklearn.exceptions import ConvergenceWarning

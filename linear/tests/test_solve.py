@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import constants, objective as objective_module, solve as solve_module
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.problem import Problem
+from provenglm import constants, solve as solve_module
+from provenglm.model import objective as objective_module
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
 from provenglm.solve import Settings, StopReason, solve
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
@@ -402,7 +403,7 @@ def test_a_proof_that_needs_more_rows_than_there_is_room_for_is_not_tried(monkey
     problem = problem_of(Logistic(), n=4000, p=4, l2=1e-9)
     monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     monkeypatch.setattr(constants, "SAMPLE_NUMBERS", 40 * 5)
-    monkeypatch.setattr("provenglm.certificate.Certificate.of_sample", lambda *_: None)
+    monkeypatch.setattr("provenglm.proof.certificate.Certificate.of_sample", lambda *_: None)
     tried = []
     of = solve_module._Proof.of
 

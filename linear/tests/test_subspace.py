@@ -4,15 +4,16 @@ import time
 
 import numpy as np
 import pytest
-from provenglm import constants, krylov
-from provenglm.losses import Huber, Logistic, Poisson, Squared
-from provenglm.objective import Objective
+from provenglm import constants
+from provenglm.methods import newton_cg as krylov
+from provenglm.methods.subspace import _Preconditioner, _Span, _Steps
+from provenglm.model.losses import Huber, Logistic, Poisson, Squared
+from provenglm.model.objective import Objective
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
+from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.plan import _conjugate_gradients
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
 from provenglm.solve import Session, solve
-from provenglm.subspace import _Preconditioner, _Span, _Steps
-from provenglm.tweedie import Gamma, Tweedie
 from test_krylov import made, objective_of, targets
 
 LOSSES = [Logistic(), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
@@ -139,8 +140,8 @@ def test_max_time_ends_the_iterations(monkeypatch):
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_hessian_of_some_rows(intercept, monkeypatch):
-    monkeypatch.setattr("provenglm.data.blocks.constants.BLOCK_BYTES", 4096)
-    monkeypatch.setattr("provenglm.data.blocks.constants.LEAST_BLOCK_ROWS", 8)
+    monkeypatch.setattr("provenglm.rows.blocks.constants.BLOCK_BYTES", 4096)
+    monkeypatch.setattr("provenglm.rows.blocks.constants.LEAST_BLOCK_ROWS", 8)
     monkeypatch.setattr("provenglm.constants.BLOCK_ROWS", 64)
     problem = made(Logistic(), n=300, p=20, dense=True, intercept=intercept)
     objective = objective_of(problem, 300, monkeypatch)

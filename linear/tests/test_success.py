@@ -12,11 +12,11 @@ from provenglm import (
     SVRGClassifierCV,
     SVRGRegressor,
     SVRGRegressorCV,
-    certificate as certificate_module,
     constants,
     solve as solve_module,
 )
-from provenglm.solution import StopReason, judged
+from provenglm.model.solution import StopReason, judged
+from provenglm.proof import certificate as certificate_module
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
@@ -169,7 +169,7 @@ def test_no_estimate_is_above_a_proof(loss):
 
 @pytest.mark.parametrize("loss", [*LOSSES, "huber"])
 def test_the_checks_count_as_time(monkeypatch, loss):
-    from provenglm import estimators
+    from provenglm.api import estimators
 
     X, y = data_of("squared" if loss == "huber" else loss, 60, 3)
     check = estimators.check_features
@@ -198,7 +198,7 @@ def test_the_proof_counts_as_time(monkeypatch):
 
     monkeypatch.setattr(certificate_module.Certificate, "at", slow)
     lines = []
-    monkeypatch.setattr("provenglm.progress.show", lines.append)
+    monkeypatch.setattr("provenglm.api.progress.show", lines.append)
     model = SVRGClassifier(C=1e6, verbose=2).fit(X, y)
     assert calls
     before = model.history_[-2]["seconds"] if len(model.history_) > 1 else 0.0
@@ -245,7 +245,9 @@ def test_a_class_of_next_to_no_weight(weight):
 
 def test_products_that_overflow_are_a_value_error(monkeypatch):
     monkeypatch.setattr(solve_module, "duality_gap", lambda *_: 0.0)
-    monkeypatch.setattr("provenglm.losses.Squared.value", lambda _, scores, __: scores + math.nan)
+    monkeypatch.setattr(
+        "provenglm.model.losses.Squared.value", lambda _, scores, __: scores + math.nan
+    )
     with pytest.raises(
         ValueError, match=r"objective is nan in snapshot 0: .* look for a wrong one"
     ):

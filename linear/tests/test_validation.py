@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from provenglm import SVRGClassifier, SVRGRegressor
-from provenglm.validation import (
+from provenglm.api.validation import (
     Labels,
     check_features,
     check_labels,

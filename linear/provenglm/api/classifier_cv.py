@@ -1,0 +1,316 @@
+"""SVRGClassifierCV: a classifier that finds its C by cross-validation."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import RandomState
+from sklearn.metrics import get_scorer, make_scorer
+
+from provenglm.api.estimators import SVRGClassifier
+from provenglm.api.scoring import PointOfPath, scores_of_points
+from provenglm.api.search import CheckedData, CrossValidated
+from provenglm.api.validation import (
+    Labels,
+    check_features,
+    check_labels,
+    check_weight,
+    classes_with_weight,
+    with_class_weight,
+)
+from provenglm.model.losses import Logistic, Softmax
+from provenglm.model.offset import Solve
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Solution
+from provenglm.path.folds import Folds, PathPoint
+from provenglm.rows.large import joined
+from provenglm.solve import solve
+from provenglm.types import NumPyArray, Verbose
+
+__all__ = ["SVRGClassifierCV"]
+
+_LEAST_C, _MOST_C = -4, 4
+"""Powers of ten between which a number of Cs is spread, as in LogisticRegressionCV."""
+
+
+class _ClassifierAtPoint(PointOfPath, SVRGClassifier):
+    """The classifier at a point of the path."""
+
+
+@dataclass(frozen=True)
+class _LabelledData(CheckedData):
+    """What is fitted.
+
+    Attributes
+    ----------
+    codes : numpy.ndarray, (n,)
+        The classes' places; -1 of a class that is left out.
+    """
+
+    classes: NumPyArray
+    codes: NumPyArray
+
+    def check_folds(self, folds: Folds) -> None:
+        classes, codes = self.classes, self.problem.target
+        for fold in range(len(folds)):
+            sums = np.bincount(codes, weights=folds.weight(fold), minlength=len(classes))
+            if not sums.all():
+                place = int(np.argmin(sums))
+                rows = int((codes == place).sum())
+                raise ValueError(
+                    f"the training rows of fold {fold} have none of the {rows} rows of the class "
+                    f"{classes[place]!s} with a positive weight, and its score would have no "
+                    "finite optimum: take sklearn.model_selection.StratifiedKFold with "
+                    "shuffle=True, and no more folds than the class has rows"
+                )
+
+    def model(self) -> PointOfPath:
+        model = _ClassifierAtPoint()
+        model.classes_ = self.classes
+        return model
+
+    def own_scores(
+        self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
+    ) -> list[float]:
+        return [
+            _accuracy(scores, self.codes[test], weight)
+            for scores in scores_of_points(self.problem.features, test, path)
+        ]
+
+    def scores(
+        self, scorer: Any, path: Sequence[PathPoint], test: NumPyArray, params: Mapping[str, Any]
+    ) -> list[float]:
+        classes = self.classes
+        try:
+            return super().scores(_knows_classes(scorer, classes), path, test, params)
+        except ValueError as error:
+            own = self.target[test]
+            unknown = own[~np.isin(own, classes)]
+            if scorer is None or not len(unknown):
+                raise
+            raise ValueError(
+                f"scoring is not defined on rows of the class {unknown[0]!s}, whose weight is 0 "
+                f"and which is never predicted ({error}): leave its rows out, or take another "
+                "scoring"
+            ) from error
+
+
+class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
+    """Logistic regression that finds its C by cross-validation; every point proven or estimated.
+
+    What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
+    the optima for all `Cs`, each from the one before it, their scores on the held-out rows, and a
+    last fit on all rows with the best C. Folds are weights of the rows as they are, and read
+    together: nothing is copied for them, unless the data are few. A fold has some 5 bytes for each
+    row, and its scores while folds are read together: where they are beyond the `memory_limit` of
+    Chunks, folds are fitted one by one.
+
+    Parameters
+    ----------
+    Cs : int or list of float, default 10
+        One over the strengths of the penalty, each above 0. A number of them is spread evenly in
+        the logarithm from 1e-4 to 1e4.
+    l1_ratios : sequence of float, default (0.0,)
+        The shares of the penalty that are on sizes instead of squares, from 0 to 1; all of them are
+        tried with all `Cs`.
+    fit_intercept : bool, default True
+        Whether there is an intercept.
+    cv : int, splitter or iterable, default None
+        An integer is the number of stratified folds, None is 5; a splitter of scikit-learn, which
+        may look at X, unless it is of Chunks; or pairs of training and test indices.
+    scoring : str, callable or None
+        By which a point is judged on held-out rows: a name of scikit-learn's, a callable
+        ``scorer(estimator, X, y)``; None is the accuracy.
+    refit : bool, default True
+        Whether, with the best C, all rows are fitted. Otherwise C and coefficients are the means of
+        what is best in each fold.
+    class_weight : dict, 'balanced' or None
+        As in :class:`SVRGClassifier`; 'balanced' counts all rows, not those of a fold.
+    tol : float, default 1e-6
+        As in :class:`SVRGClassifier`, for every point.
+    max_iter : int, default 1000
+        The most snapshots of a point.
+    max_time : float, optional
+        The most seconds, of all folds and the last fit together: points that it leaves no time for
+        take one snapshot each, from the optimum of the C before.
+    n_jobs : int, optional
+        Processes that share the folds, as joblib counts them; None is 1. Not used where the folds
+        are read together, which takes less time.
+    random_state : int, RandomState or None
+        Which samples are drawn. It changes the way to the optima, and no fold: those are `cv`'s.
+        None is a seed of its own: the same call gives the same bits.
+    verbose : 'auto', 0, 1 or 2
+        As in :class:`SVRGClassifier`; a line for each part of the path.
+
+    Attributes
+    ----------
+    C_ : float
+        The best C.
+    Cs_ : numpy.ndarray of shape (n_cs,)
+        All of them, in the order in which they were given.
+    l1_ratio_ : float
+        The best share, and `l1_ratios_`, of shape (n_l1_ratios,), all of them.
+    scores_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
+        Of the held-out rows. All shapes are those of LogisticRegressionCV with
+        ``use_legacy_attributes=False``.
+    coefs_paths_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs, K, p + 1)
+        Coefficients and, last, intercept (without one, p); K is 1 for two classes.
+    n_iter_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
+        Snapshots of each point; that of its start counts.
+    gaps_, decrements_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
+        How far above its optimum each point is: proven, and estimated.
+        Where all folds share one Hessian, a point ends when its *estimate* is as small as `tol`
+        asks; its proven bound may be far larger. `gap_` is that of the last fit.
+    classes_, coef_, intercept_
+        As in :class:`SVRGClassifier`.
+    objective_, gap_, decrement_, history_, solver_, why_, stop_reason_
+        Of the last fit; not there with ``refit=False``.
+    n_features_in_, feature_names_in_
+        As in :class:`SVRGClassifier`.
+
+    See Also
+    --------
+    SVRGClassifier
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from provenglm import SVRGClassifierCV
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = SVRGClassifierCV(Cs=5, cv=3).fit(X, y)
+    >>> model.scores_.shape
+    (3, 1, 5)
+    """
+
+    strength = "C"
+    C_: float
+    Cs_: NumPyArray
+
+    def __init__(
+        self,
+        Cs: int | Sequence[float] = 10,
+        *,
+        l1_ratios: Sequence[float] = (0.0,),
+        fit_intercept: bool = True,
+        cv: object = None,
+        scoring: str | Callable[..., float] | None = None,
+        refit: bool = True,
+        class_weight: Mapping[object, float] | str | None = None,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+        max_time: float | None = None,
+        n_jobs: int | None = None,
+        random_state: int | RandomState | None = None,
+        verbose: Verbose = 0,
+    ) -> None:
+        self.Cs = Cs
+        self.l1_ratios = l1_ratios
+        self.fit_intercept = fit_intercept
+        self.cv = cv
+        self.scoring = scoring
+        self.refit = refit
+        self.class_weight = class_weight
+        self.tol = tol
+        self.max_iter = max_iter
+        self.max_time = max_time
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @staticmethod
+    def _on_mean(strength: float, total: float) -> float:
+        return 1 / strength / total
+
+    def _grid(
+        self, strengths: int | NumPyArray, ratios: NumPyArray, problem: Problem
+    ) -> NumPyArray:
+        if isinstance(strengths, int):
+            strengths = np.logspace(_LEAST_C, _MOST_C, strengths)
+        wrong = ~(strengths > 0)
+        if wrong.any():
+            raise ValueError(
+                f"Cs must have numbers above 0, got {strengths[np.argmax(wrong)]:g}: each is one "
+                "over the strength of the penalty; inf is for none"
+            )
+        least, weight = float(strengths.min()), problem.sample_weight
+        total = len(problem.target) if weight is None else float(weight.sum())
+        if math.isinf(self._on_mean(least, total)):
+            raise ValueError(f"Cs has {least:g}, and 1 / C is beyond float64: give a greater C")
+        return np.tile(strengths, (len(ratios), 1))
+
+    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
+        name = type(self).__name__
+        features = check_features(self, X, reset=True)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        given = check_labels(name, y, features)
+        own_weight = check_weight(sample_weight, features)
+        weight = with_class_weight(given, own_weight, self.class_weight)
+        labels = classes_with_weight(name, given, weight)
+        count = len(labels.classes)
+        problem = Problem(
+            features=features,
+            target=labels.codes,
+            loss=Logistic() if count == 2 else Softmax(count),
+            l2=0.0,
+            sample_weight=weight,
+            fit_intercept=bool(self.fit_intercept),
+        )
+        target = given.classes[given.codes]
+        return _LabelledData(problem, target, own_weight, labels.classes, _codes(given, labels))
+
+    def _solver(self) -> Solve:
+        return solve
+
+    def _own_scorer(self) -> Any:
+        return get_scorer("accuracy")
+
+    def _penalty(self) -> tuple[float, float]:
+        return self.C_, self.l1_ratio_
+
+    def _warning(self, solution: Solution) -> str:
+        if not solution.reason.is_unbounded:
+            return super()._warning(solution)
+        return (
+            f"{type(self).__name__} chose C=inf, which has no finite optimum: "
+            f"{solution.reason.why_unbounded}; the fit stopped at ||coef_|| = "
+            f"{float(np.linalg.norm(solution.coef)):.3g}: leave math.inf out of Cs"
+        )
+
+
+def _codes(given: Labels, labels: Labels) -> NumPyArray:
+    """Return the classes' places; -1 of a class whose samples all have the weight 0."""
+    if len(labels.classes) == len(given.classes):
+        return labels.codes
+    known = np.isin(given.classes, labels.classes)
+    return np.where(known[given.codes], labels.codes.astype(np.int64), -1)
+
+
+def _accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
+    """Return the share of the rows whose best class is theirs; `codes` are the classes' places."""
+    best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
+    return float(np.average(best == codes, weights=weight))
+
+
+def _knows_classes(scorer: Any, classes: NumPyArray) -> Any:
+    """Return a scorer of scikit-learn that is told the classes, if its function asks for them.
+
+    As LogisticRegressionCV does: a test set need not have all of them.
+    """
+    function = getattr(scorer, "_score_func", None)
+    known = inspect.signature(function).parameters if function is not None else ()
+    if function is None or "labels" not in known:
+        return scorer
+    arguments: dict[str, Any] = {"labels": classes, **getattr(scorer, "_kwargs", {})}
+    if len(classes) == 2 and "pos_label" in known:
+        arguments = {"pos_label": classes[-1], **arguments}
+    return make_scorer(
+        function,
+        greater_is_better=scorer._sign == 1,
+        response_method=scorer._response_method,
+        **arguments,
+    )

@@ -1,0 +1,161 @@
+r"""The covariance of coefficients, from the Hessian at the optimum.
+
+With the Fisher information :math:`H = \sum_i s_i w_i x_i x_i^T`, where w is the expected curvature
+of the loss, :math:`M = H + S\Lambda` with the penalty and a dispersion :math:`\phi`, it is
+:math:`\phi M^{-1} H M^{-1}` (McCullagh & Nelder 1989, section 2.5; Hastie & Tibshirani 1990,
+section 3.8): :math:`\phi H^{-1}` without a penalty. Features are centred with the weights
+:math:`s_i w_i`, by which the intercept's row and column of H are 0, and scaled to a diagonal of 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.sparse import issparse
+
+from provenglm.model.losses import Loss
+from provenglm.rows.base import Rows
+from provenglm.rows.csr import made_of, transposed
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+_SINGULAR = 1e-12
+"""The least eigenvalue, for each row of a matrix with a diagonal of 1: below is rounding."""
+
+_ROUNDING = 1e-6
+"""Of the degrees of freedom, relative."""
+
+
+def covariance(
+    rows: Rows,
+    loss: Loss,
+    residual: NumPyArray,
+    fisher: NumPyArray,
+    weight: NumPyArray,
+    penalty: float,
+    has_intercept: bool,
+    names: NumPyArray | None = None,
+) -> NumPyArray:
+    """Return the covariance of the coefficients and, last, the intercept: (p + 1, p + 1) or (p, p).
+
+    Parameters
+    ----------
+    rows : Rows
+        In float64.
+    residual, fisher : numpy.ndarray, (n,)
+        Derivative and expected curvature of the losses at the scores. Finite, at each row.
+    weight : numpy.ndarray, (n,)
+        Of the samples: how often each of them was seen.
+    penalty : float
+        On half the squared coefficients, beside the *sum* of the losses.
+    names : numpy.ndarray, (p,), optional
+        Of the columns.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is singular, or if there are no more samples than coefficients, or no more
+        than these by the sum of the weights.
+    """
+    count, coefficients = int(np.count_nonzero(weight)), rows.shape[1] + has_intercept
+    if penalty == 0 and count < coefficients:
+        of_weight = "" if count == len(weight) else " with a positive weight"
+        raise ValueError(
+            f"there are {count} rows{of_weight} for {coefficients} coefficients, which have no "
+            "standard errors then: give more rows, fewer columns, or a penalty"
+        )
+    workers = Workers(rows.shape[0] * rows.shape[1])
+    with workers.running():
+        information, center, total = _information(rows, weight * fisher, has_intercept, workers)
+    penalised = information + penalty * np.eye(len(information))
+    # A variance below it is the rounding of the mean.
+    least = total * np.square(1000 * np.finfo(np.float64).eps * center)
+    scale = np.sqrt(np.where(penalised.diagonal() > least, penalised.diagonal(), 0))
+    if not scale.all():
+        column = int(np.argmin(scale))
+        why = "is the same in all rows" if has_intercept else "is 0 in all rows"
+        raise ValueError(
+            f"column {_name_of(column, names)} of X {why}, and its coefficient has no standard "
+            "error: leave the column out, or give a penalty"
+        )
+    scaled = penalised / np.multiply.outer(scale, scale)
+    values, vectors = scipy.linalg.eigh(scaled, check_finite=False)
+    if not values[0] > _SINGULAR * len(values):
+        size = np.abs(vectors[:, 0])
+        most = np.flatnonzero(size > 0.1 * size.max())[:8]
+        columns = ", ".join(_name_of(int(column), names) for column in most)
+        raise ValueError(
+            f"columns {columns} of X are a linear combination of each other, and their "
+            "coefficients have no standard errors: leave one of them out, or give a penalty"
+        )
+    inverse = (vectors / values) @ vectors.T / np.multiply.outer(scale, scale)
+    found = inverse if penalty == 0 else inverse @ information @ inverse
+    # The degrees of freedom that the coefficients leave.
+    used = float(np.vdot(inverse, information)) + has_intercept
+    left = float(weight.sum()) - used
+    if not left > 0 and (loss.has_dispersion or left < -_ROUNDING * used):
+        raise ValueError(_too_few(weight, count, used))
+    dispersion = 1.0
+    if loss.has_dispersion:
+        # Pearson's statistic by them.
+        dispersion = float(weight @ (np.square(residual) / fisher)) / left
+    if has_intercept:
+        beside = -found @ center
+        table = np.empty((len(found) + 1, len(found) + 1))  # np.block takes 40 us
+        table[:-1, :-1] = found
+        table[-1, :-1] = table[:-1, -1] = beside
+        table[-1, -1] = 1 / total - float(beside @ center)
+        found = table
+    return np.asarray(dispersion * found)
+
+
+def _information(
+    rows: Rows, weight: NumPyArray, has_intercept: bool, workers: Workers
+) -> tuple[NumPyArray, NumPyArray, float]:
+    """Return the weighted products of centred features, their centre, and the sum of weights."""
+    p = rows.shape[1]
+    total, center = float(weight.sum()), np.zeros(p)
+    if has_intercept:
+        parts = workers.map(lambda part: _sums(rows.block(part), weight[part]), rows.slices())
+        center = sum(parts, center) / total
+
+    def products(part: slice) -> NumPyArray:
+        block: Any = rows.block(part)
+        if issparse(block):
+            data = block.data * np.repeat(weight[part], np.diff(block.indptr))
+            weighted = made_of(data, block.indices, block.indptr, block.shape)
+            return np.asarray((transposed(weighted) @ block).toarray())
+        block = (block - center) * np.sqrt(weight[part])[:, None]
+        return np.asarray(block.T @ block)
+
+    information = np.zeros((p, p))
+    for product in workers.map(products, rows.slices(), together=1):
+        information += product
+    if issparse(rows.block(slice(0, 1))):
+        information -= total * np.outer(center, center)
+    return information, center, total
+
+
+def _too_few(weight: NumPyArray, count: int, used: float) -> str:
+    """Return why weights with a small sum give no standard errors, and what to do."""
+    total = float(weight.sum())
+    if count <= used + _ROUNDING * used:
+        return (
+            f"there are {count} rows for {used:g} coefficients, and nothing is left to estimate "
+            "the dispersion from: give more rows"
+        )
+    return (
+        f"sample_weight has the sum {total:g} in {count} rows, for {used:g} coefficients, and a "
+        f"weight counts how often a row was seen: fit with weights whose sum is the number of "
+        f"rows, sample_weight * {count / total:g}"
+    )
+
+
+def _name_of(column: int, names: NumPyArray | None) -> str:
+    return str(column) if names is None else f"{column} ({names[column]!r})"
+
+
+def _sums(block: Any, weight: NumPyArray) -> NumPyArray:
+    return np.asarray((transposed(block) if issparse(block) else block.T) @ weight)

@@ -1,0 +1,102 @@
+"""Where metadata go, and the score by a scorer of the user's choice."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.metrics import get_scorer
+from sklearn.utils import metadata_routing
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    _raise_for_params,
+    _routing_enabled,
+    process_routing,
+)
+from sklearn.utils.validation import _num_samples
+
+from provenglm.api.validation import check_numbers, check_scored_labels, check_weight
+from provenglm.rows.large import joined
+from provenglm.types import NumPyArray
+
+
+class RoutedScoring:
+    """What an estimator with `cv` and `scoring` needs of scikit-learn's metadata routing."""
+
+    cv: object
+    scoring: str | Callable[..., float] | None
+
+    @abstractmethod
+    def _own_scorer(self) -> Any:
+        """Return the scorer for ``scoring=None``."""
+
+    # Given to `score`, it is the scorer's.
+    __metadata_request__score: ClassVar = {"sample_weight": metadata_routing.UNUSED}
+
+    def _routed(
+        self, weight: NumPyArray | None, params: Mapping[str, object]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return what goes to the splitter and what to the scorer."""
+        if _routing_enabled():
+            routed = process_routing(self, "fit", sample_weight=weight, **params)
+            return routed.splitter.split, routed.scorer.score
+        return {}, {} if weight is None else {"sample_weight": weight}
+
+    def score(
+        self, X: object, y: object, sample_weight: object = None, **score_params: object
+    ) -> float:
+        """Return the score by `scoring`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            As in `fit`.
+        y : array-like of shape (n,)
+            The true labels or values.
+        sample_weight : array-like of shape (n,), optional
+            Their weights.
+        **score_params : dict
+            For the scorer, with metadata routing alone.
+        """
+        _raise_for_params(score_params, self, "score")
+        name, n = type(self).__name__, _num_samples(X)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        check = check_scored_labels if is_classifier(self) else check_numbers
+        y = check(name, y, n)
+        if sample_weight is not None:
+            score_params["sample_weight"] = check_weight(sample_weight, np.empty((n, 0)))
+        if _routing_enabled():
+            own = process_routing(self, "score", **score_params).scorer.score
+        else:
+            own = score_params
+        return float(self._scorer()(self, X, y, **own))
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return where metadata go: to the splitter, and to the scorer.
+
+        Returns
+        -------
+        sklearn.utils.metadata_routing.MetadataRouter
+        """
+        to_scorer = MethodMapping().add(caller="score", callee="score")
+        to_scorer = to_scorer.add(caller="fit", callee="score")
+        return (
+            MetadataRouter(owner=type(self).__name__)
+            .add_self_request(self)
+            .add(
+                splitter=self.cv,
+                method_mapping=MethodMapping().add(caller="fit", callee="split"),
+            )
+            .add(scorer=self._scorer(), method_mapping=to_scorer)
+        )
+
+    def _scorer(self) -> Any:
+        if self.scoring is not None:
+            return get_scorer(self.scoring)
+        scorer = self._own_scorer()
+        # Weights count in this score without a request, as they do in the fits.
+        return scorer.set_score_request(sample_weight=True) if _routing_enabled() else scorer

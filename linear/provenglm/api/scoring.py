@@ -1,0 +1,103 @@
+"""Scores of held-out rows along a path: the data are read once for many points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+from scipy.sparse import issparse
+
+from provenglm import constants
+from provenglm.api.base import LinearEstimator
+from provenglm.path.folds import PathPoint
+from provenglm.rows.base import Features
+from provenglm.rows.kinds import rows_of
+from provenglm.types import NumPyArray
+
+
+class HeldOut:
+    """Rows of a test set, of which a point of the path knows the scores already.
+
+    In place of a copy of them for the scorers of scikit-learn, which hand X to the estimator and do
+    not look at it.
+    """
+
+    def __init__(self, rows: NumPyArray, width: int) -> None:
+        self.shape = (len(rows), width)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+
+class PointOfPath(LinearEstimator):
+    """What an estimator needs to stand for a point of the path, as scorers see it."""
+
+    def at(self, point: PathPoint, scores: NumPyArray) -> PointOfPath:
+        """Become that point, whose scores of the held-out rows are known."""
+        self._keep(point.coef, point.intercept)
+        self.n_features_in_ = len(point.coef)
+        self._known = scores
+        return self
+
+    def _scores(self, X: object) -> NumPyArray:
+        return self._known if isinstance(X, HeldOut) else super()._scores(X)
+
+
+def scores_of_points(
+    features: Features, rows: NumPyArray, points: Sequence[PathPoint]
+) -> Iterator[NumPyArray]:
+    """Yield each point's scores of some rows, (len(rows), K) and float64."""
+    outputs = points[0].coef.shape[1]
+    together = max(1, constants.SMALL_DATA // max(1, len(rows) * outputs))
+    for first in range(0, len(points), together):
+        part = points[first : first + together]
+        coef = np.hstack([point.coef for point in part])
+        table = np.empty((len(rows), coef.shape[1]))
+        # Of sparse rows there are no zeros to copy.
+        width = 1 if issparse(features) else coef.shape[0]
+        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // width)
+        for start in range(0, len(rows), size):
+            some = slice(start, start + size)
+            table[some] = _taken(features, rows[some], np.float64) @ coef
+        table += np.concatenate([point.intercept for point in part])
+        for k in range(len(part)):
+            yield table[:, k * outputs : (k + 1) * outputs]
+
+
+def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
+    """Return rows by their indices; sparse ones stay sparse."""
+    if issparse(features):
+        taken = features[rows]
+        return taken if dtype is None else taken.astype(dtype)
+    if dtype is None:
+        return rows_of(features).take(rows)
+    return rows_of(features, np.dtype(dtype)).gather(rows)
+
+
+def score_path(
+    scorer: Any,
+    model: PointOfPath,
+    features: Features,
+    test: NumPyArray,
+    target: NumPyArray,
+    points: Sequence[PathPoint],
+    params: Mapping[str, Any],
+) -> list[float]:
+    """Return what a scorer says of each point on the rows of a test set, for which `model` stands.
+
+    Parameters
+    ----------
+    target : numpy.ndarray, (n,)
+        Of all rows, as it was given.
+    params : mapping
+        For the scorer: of the test rows.
+    """
+    is_of_sklearn = hasattr(scorer, "_score_func")
+    rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
+    return [
+        float(scorer(model.at(point, scores), rows, target[test], **params))
+        for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
+    ]

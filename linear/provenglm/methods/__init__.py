@@ -1,0 +1,1 @@
+"""Ways from a point to a lower one."""

@@ -1,0 +1,545 @@
+"""Steps of `descent` whose Hessian is never made: column by column, with what they do to scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csc_array, csr_array
+
+from provenglm import compiled, constants
+from provenglm.model.losses import SecondDerivativeOfClasses
+from provenglm.model.objective import Objective, Scaling, Snapshot, Sums, residuals
+from provenglm.types import NumPyArray
+
+_SURE = 1 - 1e-9
+"""Of the penalty: a bound above it may be rounding."""
+
+_LEAST_VARIANCE = 1e-6
+"""Of a column's squares, that its centring leaves at least: less would be rounding."""
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+_LEAST_CURVATURE = 1e-14
+"""Of intercepts: less is rounding, since probabilities are rounded to 1e-16."""
+
+_LARGEST_INVERSE_OF_FLOAT32 = 1e8
+"""Of the intercepts' curvature: with a greater one their steps in float32 amplify the rounding
+of the last step. Measured: by 2e-9 times the inverse."""
+
+Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
+
+kernels = partial(compiled.kernels, "methods.descent_kernels")
+
+
+class Columns(NamedTuple):
+    """Columns of all rows, in units of theta's.
+
+    Attributes
+    ----------
+    arrays : tuple of numpy.ndarray
+        Values, rows, and where each column begins.
+    places : numpy.ndarray, (m,)
+        Where the columns of the set are among these.
+    center : numpy.ndarray, (m,)
+        What theta's coordinates subtract from them, and the columns do not.
+    """
+
+    arrays: Arrays
+    places: NumPyArray
+    center: NumPyArray
+
+
+def of_sparse(objective: Objective) -> Arrays:
+    """Return a copy of sparse rows by columns, divided by their scales."""
+    rows: Any = objective.rows
+    columns = rows.columns()
+    data, inverse = columns.data, objective.scaling.inverse
+    if (inverse != 1).any():
+        data = data * np.repeat(inverse, np.diff(columns.indptr))
+    rows = columns.indices
+    # The same bits: a copy would take an eighth of the conversion.
+    rows = rows.view(np.uint32) if rows.itemsize == 4 else rows.astype(np.uint32)
+    return data, rows, columns.indptr.astype(np.uint64)
+
+
+def of_one_output(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
+    r"""Return the objective without columns that have no coefficient, a copy of the others, which.
+
+    The residuals of some losses are bounded, and so are the sums of their products with a column.
+    Where these bounds are within the penalty, the coefficient is 0 at the optimum: without such
+    columns the optimum is the same, and a bound of the distance to it, too. Columns of a word that
+    is rare can be most of them.
+    """
+    loss, share, scaling = objective.loss, objective.share, objective.scaling
+    n, p = objective.rows.shape
+    assert objective.l1 is not None
+    observed = loss.observed(objective.target)
+    target = objective.targets(slice(None), np.dtype(np.float64))
+    beyond = np.full(n, np.inf)
+    low, high = loss.inside(-beyond, target), loss.inside(beyond, target)
+    is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    if not is_bounded:
+        low = high = np.zeros(n)
+    rows: Any = objective.rows
+    given = rows.parts_by_rows()
+    count, sums = np.zeros(p, np.uint32), np.zeros((p, 4))
+    kernels().column_sums(*given, share, observed, low, high, count, sums)
+    is_kept = np.ones(p, bool)
+    if is_bounded:
+        largest = np.maximum(sums[:, 2], -sums[:, 3]) * scaling.inverse
+        is_kept = largest > _SURE * objective.l1[:-1]
+    kept = np.flatnonzero(is_kept)
+    count = count[kept]
+    begins = np.append(0, np.cumsum(count, dtype=np.int64))
+    data = np.empty(begins[-1], given[0].dtype)
+    of_rows = np.empty(len(data), np.uint32)
+    places = np.full(p, len(data), np.uint64)
+    places[kept] = begins[:-1]
+    kernels().by_columns(*given, places, data, of_rows)
+    inverse, center = scaling.inverse[kept], scaling.center[kept]
+    if (inverse != 1).any():
+        data = data * np.repeat(inverse, count)
+    mean = (sums[kept, 0] - center * share.sum()) * inverse
+    of_target = (sums[kept, 1] - center * objective.mean_target()) * inverse
+    with_last = np.append(kept, p)
+    small = replace(
+        objective,
+        scaling=Scaling(center, inverse),
+        penalty=objective.penalty[with_last],
+        l1=objective.l1[with_last],
+        moments=(mean, of_target),
+        rare=None,
+    )
+    return small, (data, of_rows, begins.astype(np.uint64)), with_last
+
+
+def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
+    """Return some columns of dense rows, centred."""
+    n, m = objective.n, len(chosen)
+    taken = np.empty((m, n))
+    for part in objective.rows.slices():
+        taken[:, part] = objective.rows.block(part)[:, chosen].T
+    taken -= objective.scaling.center[chosen][:, None]
+    taken *= objective.scaling.inverse[chosen][:, None]
+    rows = np.tile(np.arange(n, dtype=np.uint32), m)
+    begins = np.arange(m + 1, dtype=np.uint64)
+    return Columns((taken.ravel(), rows, begins * np.uint64(n)), begins[:-1], np.zeros(m))
+
+
+class ColumnPass:
+    """The full pass over sparse rows that are stored by columns, for one output.
+
+    Scores take the columns that have a coefficient alone, and no sum is kept for each block.
+
+    Parameters
+    ----------
+    objective : Objective
+    arrays : tuple of numpy.ndarray
+        All columns, in units of theta's.
+    """
+
+    def __init__(self, objective: Objective, arrays: Arrays) -> None:
+        self._objective, self._arrays = objective, arrays
+        scaling = objective.scaling
+        self._center = scaling.center * scaling.inverse
+        p = objective.rows.shape[1]
+        self._is_as_given = len(self._center) == p and bool((scaling.inverse == 1).all())
+        # Parts with about as many numbers for each thread; no sum is over several of them.
+        ends = np.linspace(0, len(arrays[0]), objective.workers.count + 1)[1:-1]
+        inner = np.searchsorted(arrays[2], ends).tolist()
+        self._parts = list(pairwise([0, *inner, len(self._center)]))
+
+    def snapshot(self, theta: NumPyArray) -> Snapshot:
+        """Return objective, gradient and scores at `theta`, (p + 1,)."""
+        objective = self._objective
+        share, target = objective.share, objective.targets(slice(None), np.dtype(np.float64))
+        there, scores = np.flatnonzero(theta[:-1]), np.empty(objective.n)
+        weights = theta[there]
+        kernels().scores(*self._arrays, there.astype(np.uint64), weights, scores)
+        scores += theta[-1] - self._center[there] @ weights
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, residual = objective.loss.value_and_residual(scores, target)
+            value = float(values @ share)
+            weighted = residual * share
+            total = weighted.sum()
+            gradient = self._products(weighted)
+        known = None
+        if self._is_as_given:
+            known = Sums(value, gradient[:-1].copy(), np.array(total), None)
+        gradient[:-1] -= self._center * total
+        gradient[-1] = total if objective.intercept else 0.0
+        objective.reads.rows += objective.n
+        penalty = objective.penalty[there] * weights
+        gradient[there] += penalty
+        value += 0.5 * float(penalty @ weights)
+        if objective.l1 is not None:
+            value += float(objective.l1[there] @ np.abs(weights))
+        return Snapshot(theta, value, gradient, scores, known, residual)
+
+    def _products(self, numbers: NumPyArray) -> NumPyArray:
+        """Return the products of all columns with numbers of rows, (p + 1,): the last is free."""
+        found = np.empty(len(self._center) + 1)
+
+        def of_part(part: tuple[int, int]) -> None:
+            kernels().products(*self._arrays, *part, numbers, found)
+
+        for _ in self._objective.workers.map(of_part, self._parts):
+            pass
+        return found
+
+
+class OfOneOutput:
+    """The quadratic model over a set of features, the intercept at its best all along.
+
+    Parameters
+    ----------
+    l1, l2 : numpy.ndarray, (m,)
+    caution : float
+        See `Loss.second_derivative`.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        columns: Columns,
+        snapshot: Snapshot,
+        before: NumPyArray,
+        l1: NumPyArray,
+        l2: NumPyArray,
+        caution: float,
+    ) -> None:
+        loss, target, share = objective.loss, objective.target, objective.share
+        self._objective = objective
+        self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
+        curvature = loss.second_derivative(snapshot.scores, target, caution)
+        self._weight = curvature.diagonal * share
+        self._rest = residuals(objective, snapshot) * share
+        arrays, places, _ = columns
+        measured = kernels().measure(*arrays, places, self._rest, self._weight)
+        self._of_loss, mean, square = measured
+        self._total, self._shift = np.inf, 0.0
+        if objective.intercept:
+            self._total = max(float(self._weight.sum()), _TINY)
+            self._shift = -float(self._rest.sum()) / self._total
+            centred = square - np.square(mean) / self._total
+            square = np.maximum(centred, _LEAST_VARIANCE * square)
+        else:
+            mean = np.zeros_like(mean)
+        self._mean, self._square = mean, np.maximum(square + l2, _TINY)
+        self._t, self._own = merged(columns, before, l1, l2, *measured[1:])
+        # Weighted products of some of the columns with each other, once they are made.
+        self._of_gram: NumPyArray = np.zeros(0, np.intp)
+        self._gram: csr_array | None = None
+        self._products = 0
+        # The weights times what the scores have moved by, but for the intercept.
+        self._moved = np.zeros(len(share))
+
+    def solve(self) -> tuple[NumPyArray, float, float, float]:
+        """Return about the least point, the intercept's step, the model's fall, and its slope."""
+        self._descend()
+        arrays, places, _ = self._columns
+        change, along = self._t - self._before, np.empty(len(self._weight))
+        kernels().scores(*arrays, places, change, along)
+        along += self._shift
+        slope = float((self._of_loss + self._l2 * self._before) @ change)
+        slope += self._shift * float(self._rest.sum())
+        slope += float(self._l1 @ (np.abs(self._t) - np.abs(self._before)))
+        square = float(self._weight @ np.square(along)) + float(self._l2 @ np.square(change))
+        return self._t, self._shift, -slope - 0.5 * square, slope
+
+    def _descend(self) -> None:
+        arrays, places, _ = self._columns
+        active, most, is_near = self._own.copy(), 0.0, False
+        sweep = kernels().sweep_columns
+        for count in range(constants.MOST_STEPS):
+            is_whole = count % constants.ROUND == 0 or is_near
+            if is_whole:
+                active[:] = self._own
+            fell, self._shift = sweep(
+                *arrays,
+                places,
+                active,
+                self._t,
+                self._of_loss,
+                self._l1,
+                self._l2,
+                self._mean,
+                self._square,
+                self._total,
+                self._weight,
+                self._moved,
+                self._shift,
+            )
+            most = max(most, fell)
+            is_near = fell <= constants.LAST_SWEEP * most
+            if (is_whole and is_near and count > 0) or self._objective.is_late:
+                break
+            if (count + 1) % constants.ROUND == 0 and not is_near:
+                self._to_the_system()
+
+    def _hessian_over(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
+        """Return what multiplies a step over some of the columns by the Hessian."""
+        arrays, places, _ = self._columns
+        fixed = *arrays, places[free], self._l2[free], self._total, self._weight
+        by_columns = partial(kernels().product, *fixed)
+        if self._l2.any():
+            return by_columns
+        chosen: Callable[[NumPyArray], NumPyArray] | None = None
+
+        def times(step: NumPyArray) -> NumPyArray:
+            nonlocal chosen
+            self._products += 1
+            if chosen is None and self._products > constants.PRODUCTS_BEFORE_PAIRS:
+                chosen = self._by_gram(free) if self._has_gram(free) else by_columns
+            return by_columns(step) if chosen is None else chosen(step)
+
+        return times
+
+    def _by_gram(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
+        assert self._gram is not None
+        part, mean, total = self._gram, self._mean[free], self._total
+        if len(free) < len(self._of_gram):
+            where = np.searchsorted(self._of_gram, free)
+            part = part[where][:, where]
+        return lambda step: part @ step - mean * (float(mean @ step) / total)
+
+    def _has_gram(self, free: NumPyArray) -> bool:
+        """Whether products of the columns with each other are there, or are soon made."""
+        wanted = np.union1d(self._of_gram, free)
+        if len(wanted) == len(self._of_gram):
+            return self._gram is not None
+        (data, indices, indptr), places, _ = self._columns
+        begins, ends = indptr[places[wanted]], indptr[places[wanted] + np.uint64(1)]
+        sizes = (ends - begins).astype(np.intp)
+        lasts = np.cumsum(sizes)
+        self._of_gram, self._gram = wanted, None
+        # No less than if all rows were of the same length: dense columns are not looked at.
+        if lasts[-1] > constants.PAIRS_OF_A_NUMBER * len(self._weight):
+            return False
+        at = np.arange(lasts[-1]) + np.repeat(begins.astype(np.intp) - lasts + sizes, sizes)
+        rows = indices[at].astype(np.int32)
+        in_a_row = np.bincount(rows, minlength=len(self._weight))
+        if float(in_a_row @ in_a_row) > constants.PAIRS_OF_A_NUMBER * len(rows):
+            return False
+        numbers = data[at] * np.sqrt(self._weight)[rows]
+        shape = len(self._weight), len(wanted)
+        columns = csc_array((numbers, rows, np.append(0, lasts)), shape=shape)
+        self._gram = csr_array(columns.T.tocsr() @ columns.tocsr())
+        return True
+
+    def _to_the_system(self) -> None:
+        """Go towards the solution for the present signs, by conjugate gradients."""
+        arrays, places, _ = self._columns
+        free = np.flatnonzero(self._t)
+        these, t, l1, l2 = places[free], self._t[free], self._l1[free], self._l2[free]
+        sign, weight, total = np.sign(t), self._weight, self._total
+        here = kernels().measure(*arrays, these, self._moved, weight)[0]
+        here += self._of_loss[free] + self._shift * self._mean[free] + l2 * t + l1 * sign
+        wanted = conjugate_gradients(self._hessian_over(free), -here, self._square[free])
+        turns = (t + wanted) * sign <= 0
+        # What would turn its sign becomes 0, and that is lower as a rule.
+        step, along = np.where(turns, -t, wanted), np.empty(len(weight))
+        for _ in range(2):
+            kernels().scores(*arrays, these, step, along)
+            moved = weight * along
+            sum_ = float(moved.sum())
+            square = float(moved @ along) - sum_ * sum_ / total + float(l2 @ np.square(step))
+            if float(here @ step) + 0.5 * square < 0:
+                self._t[free] += step
+                self._shift -= sum_ / total
+                self._moved += moved
+                return
+            if not turns.any():
+                return
+            kernels().scores(*arrays, these, wanted, along)
+            moved = weight * along
+            square = float(moved @ along) - float(moved.sum()) ** 2 / total
+            square += float(l2 @ np.square(wanted))
+            step = least_along(t, wanted, l1, float(here @ wanted), square)
+
+
+def merged(
+    columns: Columns,
+    before: NumPyArray,
+    l1: NumPyArray,
+    l2: NumPyArray,
+    mean: NumPyArray,
+    square: NumPyArray,
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return coefficients, and which columns have any: equal columns give theirs to one of them.
+
+    Without a squared penalty it costs no more, and without twins the Hessian of what is not 0 is
+    regular: else a system's solution is shared by all twins, and the smallest of their coefficients
+    would soon turn its sign. With one, all columns stay as they are.
+
+    Parameters
+    ----------
+    mean, square : numpy.ndarray, (m,)
+        Weighted sums of the columns and of their squares: equal columns have equal ones.
+    """
+    t, has_own = before.copy(), np.ones(len(before), bool)
+    if not l2.any():
+        order = np.lexsort((square, mean)).astype(np.uint64)
+        first = kernels().first_twins(*columns.arrays, columns.places, order, mean, square, l1)
+        # The lowest of each kind, so that it is the same one in the next step.
+        lowest = np.arange(len(first))
+        np.minimum.at(lowest, first, lowest.copy())
+        first = lowest[first]
+        twins = np.flatnonzero(first != np.arange(len(first)))
+        has_own[twins] = False
+        np.add.at(t, first[twins], t[twins])
+        t[twins] = 0
+    return t, has_own
+
+
+def conjugate_gradients(
+    product: Callable[[NumPyArray], NumPyArray], right: NumPyArray, diagonal: NumPyArray
+) -> NumPyArray:
+    """Return about the step that a matrix takes to `right`, preconditioned by its diagonal.
+
+    It ends where a tenth of the residual is left, in the preconditioner's metric.
+    """
+    step, rest = np.zeros_like(right), right.copy()
+    scaled = rest / diagonal
+    direction, square = scaled, float(rest @ scaled)
+    first = square
+    for _ in range(constants.MOST_STEPS):
+        if not square > 0.01 * first:
+            break
+        image = product(direction)
+        steepness = float(direction @ image)
+        if not steepness > 0:
+            break
+        length = square / steepness
+        step += length * direction
+        rest -= length * image
+        scaled = rest / diagonal
+        last, square = square, float(rest @ scaled)
+        direction = scaled + square / last * direction
+    return step
+
+
+def least_along(
+    t: NumPyArray, step: NumPyArray, l1: NumPyArray, slope: float, square: float
+) -> NumPyArray:
+    """Return the part of a step at whose end a quadratic with a penalty on sizes is least.
+
+    Parameters
+    ----------
+    t : numpy.ndarray
+        Nowhere 0.
+    slope, square : float
+        Of the whole step: the slope at its beginning, and its product with the Hessian.
+    """
+    turning = np.flatnonzero(t * (t + step) <= 0)
+    places = -t[turning] / step[turning]
+    order = np.argsort(places)
+    turning, places = turning[order], places[order]
+    # The slope rises with the length, and by twice the penalty where a sign turns.
+    rises = np.concatenate([[0.0], np.cumsum(2 * l1[turning] * np.abs(step[turning]))])
+    before = slope + square * np.append(places, 1.0) + rises
+    k = int(np.argmax(before >= 0)) if (before >= 0).any() else len(places)
+    length = min(1.0, -(slope + rises[k]) / square)
+    if k > 0 and length < places[k - 1]:
+        # Right where a sign turns.
+        part: NumPyArray = places[k - 1] * step
+        part[turning[k - 1]] = -t[turning[k - 1]]
+        return part
+    return np.asarray(length * step)
+
+
+class OfClasses:
+    """The same of softmax; the intercepts move between sweeps."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        columns: Columns,
+        snapshot: Snapshot,
+        before: NumPyArray,
+        gradient: NumPyArray,
+        l1: NumPyArray,
+        l2: NumPyArray,
+        caution: float,
+    ) -> None:
+        curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
+        assert isinstance(curvature, SecondDerivativeOfClasses)
+        self._objective = objective
+        self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
+        self._has_intercepts = objective.intercept
+        self._of_intercepts: NumPyArray = snapshot.gradient[-1]
+        self._of_loss: NumPyArray = gradient - l2[:, None] * before
+        self._of_loss += np.multiply.outer(columns.center, self._of_intercepts)
+        total = curvature.total(objective.share)
+        cutoff = max(1e-12, _LEAST_CURVATURE / max(total.diagonal().max(), _TINY))
+        self._inverse = np.linalg.pinv(total, rcond=cutoff, hermitian=True)
+        # What steps do to residuals need not be known any better than they are.
+        is_single = np.abs(self._inverse).max() < _LARGEST_INVERSE_OF_FLOAT32
+        self._dtype = np.dtype(np.float32 if is_single else np.float64)
+        self._share = objective.share.astype(self._dtype)
+        self._curvature = curvature.astype(self._dtype)
+        # diag p - p p^T lies below both diagonals, p and 2 p (1 - p).
+        probability = self._curvature.probability
+        is_sure = probability.max(axis=1, keepdims=True) > 0.5
+        above = np.where(is_sure, 2 * self._curvature.diagonal, probability)
+        above *= self._share[:, None]
+        arrays, places, _ = columns
+        square = kernels().squares_of_classes(*arrays, places, above)
+        self._square = np.maximum(square + l2[:, None], _TINY)
+        # Random weights: with equal ones, all words in as many rows would have the same sums.
+        weight = np.random.default_rng(0).random(len(probability))
+        of_columns = kernels().measure(*arrays, places, weight, weight)[1:]
+        self._merged, self._own = merged(columns, before, l1, l2, *of_columns)
+
+    def solve(self) -> tuple[NumPyArray, NumPyArray, float, float]:
+        """Return about the least point, the intercepts' step, the model's fall, and its slope."""
+        arrays, places, _ = self._columns
+        probability = self._curvature.probability
+        t, moved = self._merged.copy(), np.zeros(probability.shape, self._dtype)
+        active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
+        most = 0.0
+        for count in range(constants.MOST_STEPS):
+            if self._has_intercepts:
+                shift += self._moved_intercepts(moved)
+            is_whole = count % constants.ROUND == 0
+            if is_whole:
+                active[:] = self._own
+            fell = kernels().sweep_classes(
+                *arrays,
+                places,
+                active,
+                t,
+                self._of_loss,
+                self._l1,
+                self._l2,
+                self._square,
+                probability,
+                self._share,
+                moved,
+            )
+            most = max(most, fell)
+            is_near = fell <= constants.LAST_SWEEP * most
+            if (is_whole and is_near and count > 0) or self._objective.is_late:
+                break
+        change = t - self._before
+        slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))
+        slope += float(shift @ self._of_intercepts)
+        slope += float(self._l1 @ (np.abs(t) - np.abs(self._before)).sum(axis=1))
+        # With a the scores' change, `moved` is s p (a - m), and a H a the sum of s p (a - m)^2.
+        each = probability * self._share[:, None]
+        squares = np.divide(np.square(moved), each, out=np.zeros_like(moved), where=each > 0)
+        square = float(squares.sum(dtype=np.float64))
+        square += float(self._l2 @ np.square(change).sum(axis=1))
+        return t, shift, -slope - 0.5 * square, slope
+
+    def _moved_intercepts(self, moved: NumPyArray) -> NumPyArray:
+        """Return the intercepts' best step; `moved` follows."""
+        step = -self._inverse @ (self._of_intercepts + moved.sum(axis=0, dtype=np.float64))
+        along = np.broadcast_to(step.astype(self._dtype), moved.shape)
+        moved += self._curvature.times(along) * self._share[:, None]
+        return np.asarray(step)

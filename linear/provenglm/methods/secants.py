@@ -1,0 +1,43 @@
+"""What the steps between snapshots tell of the Hessian: BFGS on top of a metric."""
+
+from __future__ import annotations
+
+from provenglm import constants
+from provenglm.methods.metric import Metric
+from provenglm.types import NumPyArray
+
+
+class Secants:
+    r"""The last pairs of steps and changes of the gradient.
+
+    The inverse of the metric is updated by them as in L-BFGS (Nocedal & Wright 2006, algorithm
+    7.4), with the metric where that has a multiple of the identity. Gradients are those of whole
+    snapshots, so that the pairs have no noise, as in stochastic L-BFGS with variance reduction
+    (Moritz, Nishihara & Jordan 2016).
+    """
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[NumPyArray, NumPyArray, float]] = []
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._pairs.clear()
+
+    def add(self, step: NumPyArray, change: NumPyArray) -> None:
+        """Take a pair, if the curvature along it is positive."""
+        product = float(step.ravel() @ change.ravel())
+        if product > 0:
+            self._pairs = [*self._pairs[1 - constants.SECANTS :], (step, change, product)]
+
+    def solve(self, metric: Metric, gradient: NumPyArray) -> NumPyArray:
+        """Return the updated inverse metric times `gradient`."""
+        rest = gradient.copy()
+        factors = []
+        for step, change, product in reversed(self._pairs):
+            factor = float(step.ravel() @ rest.ravel()) / product
+            rest -= factor * change
+            factors.append(factor)
+        direction = metric.solve(rest)
+        for (step, change, product), factor in zip(self._pairs, reversed(factors), strict=True):
+            direction += (factor - float(change.ravel() @ direction.ravel()) / product) * step
+        return direction

@@ -1,0 +1,383 @@
+r"""Newton's method over all directions so far: for dense rows with too many features for a Hessian.
+
+Each iteration adds one direction, the preconditioned gradient, with the scores along it. The next
+point is Newton's over all that the directions span: a system with as many unknowns, whose Hessian
+is made of the scores alone (sequential subspace optimisation: Narkiss & Zibulevsky 2005). For a
+quadratic function these are the points of conjugate gradients. For other functions the directions
+stay useful when the Hessian changes; conjugate gradients would restart.
+
+An iteration reads the rows twice, in float32: for the gradient, and for the scores along it. A
+snapshot in float64 is taken where the gradient says that its gap is small enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from provenglm import constants
+from provenglm.methods import newton
+from provenglm.methods.newton_cg import Step, length_of, next_caution
+from provenglm.methods.state import State
+from provenglm.model.float32_copy import in_float32
+from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.sampling import draw
+from provenglm.proof.duality import duality_gap, weighted_square
+from provenglm.types import NumPyArray
+
+_ROUNDING = 1e-14
+"""Of the objective."""
+
+_DEPENDENT = 1e-6
+"""Of the largest eigenvalue of the directions' products: less is rounding."""
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+def states(
+    objective: Objective,
+    start: NumPyArray,
+    tol: float,
+    is_precise: bool,
+    rng: np.random.Generator,
+) -> Iterator[State]:
+    """Yield a state for each snapshot in float64; ends where no step leads lower.
+
+    Parameters
+    ----------
+    objective : Objective
+        Of dense rows and one output.
+    tol : float
+        Relative to what is gained over the objective without features.
+    is_precise : bool
+        Whether float32 has too few digits for the products.
+    rng : numpy.random.Generator
+        Draws the rows of a preconditioner.
+    """
+    given, objective = objective, replace(objective, rows=objective.rows.precise())
+    null = objective.null()[1]
+    snapshot = objective.snapshot(start)
+    in_few_digits = replace(in_float32(given), takes_moments=False)
+    steps = _Steps(objective if is_precise else in_few_digits, rng)
+    gap, decrement = duality_gap(objective, snapshot), np.inf
+    while True:
+        yield State(
+            objective,
+            snapshot,
+            min(gap, decrement),
+            objective.passes,
+            name="newton-cg",
+            is_cheap=True,
+        )
+        theta, of_new = steps.from_snapshot(snapshot, tol, null)
+        new = objective.snapshot(theta)
+        new_gap = duality_gap(objective, new)
+        gained = snapshot.objective - new.objective
+        rounding = _ROUNDING * abs(snapshot.objective)
+        # Near the optimum the gap tells what the objective has no more digits for.
+        if gained > rounding or (gained >= -rounding and new_gap < 0.5 * gap):
+            snapshot, gap, decrement = new, new_gap, of_new
+        elif steps.is_precise:
+            return
+        else:
+            # float32 may have no more digits to give.
+            steps = _Steps(objective, rng)
+
+
+class _Steps:
+    """The iterations between two snapshots.
+
+    Attributes
+    ----------
+    is_precise : bool
+        Whether the products are in float64.
+    """
+
+    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
+        self._objective = objective
+        self.is_precise = objective.rows.dtype == np.float64
+        self._preconditioner = _Preconditioner(objective, rng)
+        self._span = _Span(objective)
+        self._caution = 0.0
+
+    def from_snapshot(
+        self, snapshot: Snapshot, tol: float, null: float
+    ) -> tuple[NumPyArray, float]:
+        """Return a point at which a snapshot is worth while, and its decrement.
+
+        Parameters
+        ----------
+        tol : float
+            As in `states`.
+        null : float
+            The objective without features.
+        """
+        objective = self._objective
+        started, stalled = 0.0, 0
+        for count in range(constants.MOST_STEPS):
+            gradient = snapshot.gradient
+            enough = tol * (null - snapshot.objective)
+            gap = weighted_square(gradient[:-1], objective.penalty[:-1])
+            curvature = objective.loss.second_derivative(
+                snapshot.scores, objective.target, self._caution
+            ).diagonal
+            if self._preconditioner.update(curvature, objective.passes, gap, enough):
+                self._span = _Span(objective)
+            scaled = self._preconditioner.solve(gradient[:-1])
+            square = float(gradient[:-1] @ scaled)
+            started = started or square
+            if count and (
+                gap <= constants.MOST_FORCING * enough
+                or square <= min(constants.LEAST_FORCING**2 * started, 2 * enough)
+                or objective.is_late
+            ):
+                break
+            if not square > 0:
+                break
+            largest = max(self._preconditioner.squares, default=0.0)
+            if count and not self.is_precise and square <= _ROUNDING * largest:
+                break  # float32 has no more digits: a snapshot tells what there is
+            self._preconditioner.squares.append(square)
+            self._span.add(scaled / np.sqrt(square), gradient[:-1] / np.sqrt(square))
+            step = self._span.step(snapshot, curvature)
+            length = length_of(objective, snapshot, step)
+            new = objective.at_scores(
+                snapshot.theta + length * step.theta, snapshot.scores + length * step.scores
+            )
+            self._caution = next_caution(self._caution, length)
+            gained = snapshot.objective - new.objective
+            rounding = _ROUNDING * abs(snapshot.objective)
+            is_nearer = gained > rounding or square == min(self._preconditioner.squares)
+            stalled = 0 if is_nearer else stalled + 1
+            if stalled > constants.TRIES or not gained >= -rounding:
+                break
+            snapshot = new
+        return snapshot.theta, 0.5 * square / self._span.least()
+
+
+class _Span:
+    """The last directions, each of size 1 in the metric, with the scores along them."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        n, p = objective.rows.shape
+        self._first = int(objective.intercept)
+        # So few that a system costs less than a pass.
+        size = self._first + min(constants.MOST_STEPS, 2 * int(np.sqrt(p)))
+        self._steps = np.zeros((size, p + 1))
+        self._scores = np.zeros((size, n))
+        self._steps[: self._first, -1] = self._scores[: self._first] = 1.0
+        self._count = self._next = self._last = self._first
+        self._hessian, self._metric = np.zeros((size, size)), np.eye(size)
+        self._step: Step | None = None
+
+    def least(self) -> float:
+        """Return the least eigenvalue of the Hessian over them, in the metric: a Ritz value."""
+        if self._count == self._first:
+            return 1.0
+        part = slice(self._first, self._count)
+        # Near the optimum directions are rounding, and depend on each other.
+        sizes, turned = np.linalg.eigh(self._metric[part, part])
+        kept = sizes > _DEPENDENT * sizes[-1]
+        basis = turned[:, kept] / np.sqrt(sizes[kept])
+        values = np.linalg.eigvalsh(basis.T @ self._hessian[part, part] @ basis)
+        return max(float(values[0]), _TINY)
+
+    def add(self, weights: NumPyArray, image: NumPyArray) -> None:
+        """Add a direction, in place of the oldest if there is no more room.
+
+        Parameters
+        ----------
+        weights, image : numpy.ndarray, (p,)
+            The direction, and the metric times it.
+        """
+        step = np.append(weights, 0.0)
+        self._last = self._next
+        self._steps[self._last] = step
+        self._scores[self._last] = _along(self._objective, step)
+        self._count = max(self._count, self._last + 1)
+        products = self._steps[: self._count, :-1] @ image
+        self._metric[self._last, : self._count] = self._metric[: self._count, self._last] = products
+        self._next += 1
+        if self._next == len(self._steps):
+            self._next = self._first
+
+    def step(self, snapshot: Snapshot, curvature: NumPyArray) -> Step:
+        """Return Newton's step over what the directions span."""
+        steps, scores = self._steps[: self._count], self._scores[: self._count]
+        weight = curvature * self._objective.share
+        if self._has_changed(weight):
+            self._hessian[: self._count, : self._count] = self._products(np.sqrt(weight))
+        else:
+            row = scores @ (weight * scores[self._last])
+            row += steps @ (self._objective.penalty * steps[self._last])
+            self._hessian[self._last, : self._count] = row
+            self._hessian[: self._count, self._last] = row
+        slope = steps @ snapshot.gradient
+        factor = newton.factor(self._hessian[: self._count, : self._count].copy())
+        length = -scipy.linalg.cho_solve(factor, slope, check_finite=False)
+        gain = -0.5 * float(slope @ length)
+        self._step = Step(length @ steps, length @ scores, gain)
+        return self._step
+
+    def _has_changed(self, weight: NumPyArray) -> bool:
+        """Whether the curvature along the last step is no more what the Hessian says."""
+        if self._step is None:
+            return True
+        theta, scores, gain = self._step
+        curvature = weight @ np.square(scores) + self._objective.penalty @ np.square(theta)
+        return bool(abs(curvature - 2 * gain) > constants.CHANGED * curvature)
+
+    def _products(self, root: NumPyArray) -> NumPyArray:
+        """Return the Hessian over the directions, from the roots of the rows' weights."""
+        count, objective = self._count, self._objective
+        total = np.zeros((count, count))
+        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // count)
+        of_penalty = np.sqrt(objective.penalty)
+        for numbers, weight in (self._scores[:count], root), (self._steps[:count], of_penalty):
+
+            def of_part(
+                part: slice, numbers: NumPyArray = numbers, weight: NumPyArray = weight
+            ) -> NumPyArray:
+                some = numbers[:, part] * weight[part]
+                # Of an array with itself: half the work.
+                return np.asarray(some @ some.T)
+
+            parts = [slice(first, first + size) for first in range(0, len(weight), size)]
+            for product in objective.workers.map(of_part, parts, together=1):
+                total += product
+        return total
+
+
+def _along(objective: Objective, step: NumPyArray) -> NumPyArray:
+    """Return the scores along a step, (n,); the gradient at its end completes the pass."""
+    weights, bias = objective.scaling.to_user(step)
+    if objective.centered:
+        bias = step[-1]
+    weights = weights.astype(objective.rows.dtype)
+    scores = np.empty(objective.n)
+
+    def fill(rows: slice) -> None:
+        scores[rows] = objective.block(rows) @ weights
+        scores[rows] += bias
+
+    for _ in objective.workers.map(fill, objective.rows.slices()):
+        pass
+    return scores
+
+
+class _Preconditioner:
+    """The mean curvature and the penalty; the Hessian of some rows, once it is worth its cost.
+
+    It costs as much as some number of passes, and is made after that many, if the gradient falls so
+    slowly that as many are still to come: a fit takes at most twice as long.
+
+    Attributes
+    ----------
+    squares : list of float
+        Of the gradients so far, in this metric.
+    """
+
+    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
+        n, p = objective.rows.shape
+        self._objective, self._rng = objective, rng
+        self._size = min(n, constants.FEW_ROWS_OF_A_FEATURE * p)
+        # Products of the features with each other, and the factor of a matrix of them.
+        self._cost = (self._size + p / 1.5) * p / (constants.BLAS_GAIN * n)
+        self._has_factor = n >= p and 16 * p * p <= constants.COPY_BYTES
+        self._due = objective.passes + self._cost
+        self._factor: tuple[NumPyArray, bool] | None = None
+        self._diagonal = np.ones(p)
+        self._mean = 0.0
+        self.squares: list[float] = []
+
+    def update(self, curvature: NumPyArray, passes: float, gap: float, enough: float) -> bool:
+        """Compute it for these curvatures, if that pays; return whether it is a new matrix."""
+        objective = self._objective
+        mean = float(objective.share @ curvature)
+        has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
+        is_due = self._factor is None or has_changed
+        if self._has_factor and is_due and passes >= self._due and self._is_slow(gap, enough):
+            self._due = passes + self._cost
+            factor = self._of_some_rows(curvature)
+            if factor is not None:
+                self._mean, self._factor = mean, factor
+                self.squares.clear()
+                return True
+        if self._factor is None and has_changed:
+            self._mean = mean
+            self._diagonal = np.maximum(mean + objective.penalty[:-1], _TINY)
+        return False
+
+    def _is_slow(self, gap: float, enough: float) -> bool:
+        """Whether the gradient falls so slowly that more passes are to come than it costs."""
+        half = len(self.squares) // 2
+        if not half:
+            return False
+        rate = np.log(self.squares[half - 1] / self.squares[-1]) / (len(self.squares) - half)
+        least = 0.5 * self.squares[-1] / constants.MARGIN
+        needed = np.log(max(min(gap, least), _TINY) / max(enough, _TINY))
+        return bool(needed > rate * self._cost)
+
+    def solve(self, gradient: NumPyArray) -> NumPyArray:
+        """Return the gradient of the weights, divided by it."""
+        if self._factor is None:
+            return np.asarray(gradient / self._diagonal)
+        rest = gradient.astype(self._factor[0].dtype)
+        solved = scipy.linalg.cho_solve(self._factor, rest, check_finite=False)
+        return np.asarray(solved, np.float64)
+
+    def _of_some_rows(self, curvature: NumPyArray) -> tuple[NumPyArray, bool] | None:
+        """Return the factor of the Hessian of rows that are drawn."""
+        objective = self._objective
+        drawn, share = draw(
+            objective.loss, objective.target, objective.share, self._size, self._rng
+        )
+        order = np.argsort(drawn)
+        drawn, share = drawn[order], share[order]
+        weight = curvature[drawn] * share
+        matrix = self._gram(drawn, weight)
+        diagonal = objective.penalty[:-1]
+        if objective.rare is not None:
+            # Of features that few rows have, the rows drawn may have none.
+            diagonal = diagonal + weight.sum() * objective.rare
+        matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
+        try:
+            return newton.factor(matrix, float(np.finfo(matrix.dtype).eps))
+        except FloatingPointError:
+            return None  # products beyond float32
+
+    def _gram(self, drawn: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        """Return the products of some rows' features, times weights, centred by them."""
+        objective = self._objective
+        dtype: Any = objective.rows.dtype
+        center, inverse = (
+            part.astype(dtype) for part in (objective.scaling.center, objective.scaling.inverse)
+        )
+        root = np.sqrt(weight).astype(dtype)
+
+        def of_block(part: slice) -> tuple[NumPyArray, NumPyArray]:
+            block = objective.rows.gather(drawn[part])
+            block -= center
+            block *= inverse
+            block *= root[part, None]
+            # Of an array with itself: half the work.
+            return block.T @ block, root[part] @ block
+
+        p = len(center)
+        total, mean = np.zeros((p, p), dtype), np.zeros(p, dtype)
+        # At most four products of the features at a time.
+        size = max(constants.BLOCK_ROWS, -(-len(drawn) // 4))
+        parts = [slice(first, first + size) for first in range(0, len(drawn), size)]
+        for products, of_weight in objective.workers.map(of_block, parts, together=1):
+            total += products
+            mean += of_weight
+        if objective.intercept:
+            mean /= max(np.sqrt(weight.sum()), _TINY)
+            total -= np.multiply.outer(mean, mean)
+        objective.reads.rows += len(drawn)
+        return total

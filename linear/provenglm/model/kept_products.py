@@ -1,0 +1,159 @@
+"""Columns of dense rows and their products, each made once: a squared loss has no other Hessian."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from provenglm import constants
+from provenglm.methods.factor import Factor
+from provenglm.types import NumPyArray
+
+if TYPE_CHECKING:
+    from provenglm.model.objective import Objective
+
+
+class KeptColumns:
+    """The features that a run, or the runs of a path, have asked for.
+
+    With an intercept they are centred, so that it has no products with them.
+
+    Attributes
+    ----------
+    place : numpy.ndarray, (p,)
+        Of each feature among these; -1 of those that are not there.
+    values : numpy.ndarray
+        A row for each: there may be more rows than features.
+    mean : numpy.ndarray, (m,)
+        What theta's coordinates have beyond the centred ones.
+    square : numpy.ndarray, (m,)
+        Weighted sums of squares.
+    """
+
+    def __init__(self) -> None:
+        self.place = np.zeros(0, np.intp)
+        self.values = np.empty((0, 0))
+        self.mean = self.square = np.zeros(0)
+
+    def count_with(self, wanted: NumPyArray) -> int:
+        """Return how many features there are with some others."""
+        new = len(wanted)
+        if len(self.place):
+            new = int((self.place[wanted] < 0).sum())
+        return len(self.mean) + new
+
+    def join(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
+        """Add those of some features that are not there; return the places of all of them.
+
+        Parameters
+        ----------
+        objective : Objective
+            Of dense rows in float64; its rows, shares and coordinates are the same in each call.
+        wanted : numpy.ndarray
+        """
+        if not len(self.place):
+            self.place = np.full(objective.rows.shape[1], -1)
+        new = wanted[self.place[wanted] < 0]
+        first, count = len(self.mean), len(self.mean) + len(new)
+        if count > len(self.values):
+            values = np.empty((min(2 * count, len(self.place)), objective.n))
+            if first:
+                values[:first] = self.values[:first]
+            self.values = values
+        added, mean = self.values[first:count], np.zeros(len(new))
+        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
+
+        rows: Any = objective.rows
+
+        def take(part: slice) -> None:
+            added[:, part] = rows.columns(part, new)
+
+        starts = range(0, objective.n, constants.BLOCK_ROWS)
+        parts = [slice(start, start + constants.BLOCK_ROWS) for start in starts]
+        for _ in objective.workers.map(take, parts):
+            pass
+        added -= center[:, None]
+        added *= inverse[:, None]
+        if objective.intercept:
+            # Of a sample's centre a little is left.
+            mean = added @ objective.share
+            added -= mean[:, None]
+        self.mean = np.append(self.mean, mean)
+        self.square = np.append(self.square, np.square(added) @ objective.share)
+        self.place[new] = np.arange(first, count)
+        return np.asarray(self.place[wanted])
+
+    def scores(self, theta: NumPyArray) -> NumPyArray | None:
+        """Return the scores of theta (p + 1,), if all features with a coefficient are there."""
+        used = np.flatnonzero(theta[:-1])
+        if not len(self.place) or (self.place[used] < 0).any():
+            return None
+        weights = np.zeros(len(self.mean))
+        weights[self.place[used]] = theta[used]
+        scores = weights @ self.values[: len(weights)]
+        scores += theta[-1] + self.mean @ weights
+        return np.asarray(scores)
+
+
+class KeptProducts:
+    """Weighted products of some of the features with each other.
+
+    Attributes
+    ----------
+    features : numpy.ndarray, (m,)
+        In the order in which they joined.
+    factor : Factor
+        Of `hessian`.
+    hessian_of : tuple of numpy.ndarray, optional
+        Features whose Hessian was made as a whole, and that, without a penalty.
+    """
+
+    def __init__(self) -> None:
+        self.columns = KeptColumns()
+        self.features = np.zeros(0, np.intp)
+        self.factor = Factor()
+        self.hessian_of: tuple[NumPyArray, NumPyArray] | None = None
+        self._products = np.empty((0, 0))
+        self._penalty = np.zeros(0)
+
+    def join(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
+        """Add those of some features that are not there; return the places of all columns.
+
+        Parameters
+        ----------
+        objective : Objective
+            As in `KeptColumns.join`.
+        wanted : numpy.ndarray, sorted
+        """
+        columns = self.columns
+        columns.join(objective, wanted)
+        new = np.setdiff1d(wanted, self.features)
+        first, count = len(self.features), len(self.features) + len(new)
+        if count > len(self._products):
+            size = min(2 * count, len(columns.place))
+            larger = np.empty((size, size))
+            larger[:first, :first] = self._products[:first, :first]
+            self._products = larger
+        self.features = np.append(self.features, new)
+        places = columns.place[self.features]
+        if len(new):
+            added = columns.values[places[first:]]
+            if first:
+                # With all columns: to take out those that are asked for would take longer.
+                beside = (added * objective.share) @ columns.values[: len(columns.mean)].T
+                self._products[first:count, :first] = beside[:, places[:first]]
+                self._products[:first, first:count] = beside[:, places[:first]].T
+            added *= np.sqrt(objective.share)
+            self._products[first:count, first:count] = added @ added.T
+        return places
+
+    def hessian(self, penalty: NumPyArray) -> NumPyArray:
+        """Return the products with a penalty (m,) on the diagonal; it may have more rows than m."""
+        count = len(self.features)
+        if not np.array_equal(penalty[: len(self._penalty)], self._penalty):
+            self.factor = Factor()
+        self._penalty = penalty
+        square = self.columns.square[self.columns.place[self.features]]
+        np.fill_diagonal(self._products[:count, :count], square + penalty)
+        return self._products

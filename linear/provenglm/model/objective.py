@@ -1,0 +1,410 @@
+r"""The objective in the solver's own coordinates, and its full pass.
+
+The solver sees :math:`\hat x_j = (x_j - c_j) / d_j`, with the weighted mean and standard deviation
+of each feature, and the penalty :math:`\lambda / d_j^2` for each: the same function of the same
+model, better scaled. Rows are never scaled themselves: the pass takes the scores of a block with
+:math:`W = \theta / d` and puts the gradient into these coordinates afterwards.
+
+`theta` has p + 1 rows, the last of them the intercept, and a column for each output of softmax:
+``(p + 1,)`` or ``(p + 1, K)``, float64.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import issparse
+
+from provenglm.compiled import kernels
+from provenglm.model import per_row
+from provenglm.model.kept_products import KeptProducts
+from provenglm.model.losses import Loss
+from provenglm.rows.base import Features, Rows
+from provenglm.rows.blocks import parts_of
+from provenglm.rows.csr import transposed
+from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+
+class Sums(NamedTuple):
+    """Sums over all rows, times their shares.
+
+    Attributes
+    ----------
+    value : float
+        Of the losses.
+    products : numpy.ndarray, (p,) or (p, K)
+        Of the residuals times the features.
+    residuals : numpy.ndarray, () or (K,)
+    squares : numpy.ndarray, (p,), optional
+        Of the features' squares.
+    """
+
+    value: float
+    products: NumPyArray
+    residuals: NumPyArray
+    squares: NumPyArray | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one pass over all rows gives.
+
+    Attributes
+    ----------
+    theta : numpy.ndarray, (p + 1,) or (p + 1, K)
+    objective : float
+    gradient : numpy.ndarray, theta's shape
+        The penalty's included.
+    scores : numpy.ndarray, (n,) or (n, K)
+        The score table: what the snapshot's gradient of any batch is computed from. Of long data
+        in float32, if they have classes, whatever objective and gradient were computed in.
+    sums : Sums, optional
+        What objective and gradient were made of, in float64 and for the user's features.
+    residuals : numpy.ndarray, scores' shape, optional
+        If the pass has kept them: see `residuals`.
+    is_single : bool
+        Whether objective and gradient were computed in float32.
+    """
+
+    theta: NumPyArray
+    objective: float
+    gradient: NumPyArray
+    scores: NumPyArray
+    sums: Sums | None = None
+    residuals: NumPyArray | None = None
+    is_single: bool = False
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Centre and inverse scale of each feature; an inverse scale of 0 leaves a feature out."""
+
+    center: NumPyArray
+    inverse: NumPyArray
+
+    def to_user(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return weights and intercept for the rows as they are."""
+        weights = (theta[:-1].T * self.inverse).T
+        return weights, theta[-1] - self.center @ weights
+
+    def from_user(self, weights: NumPyArray, intercept: NumPyArray) -> NumPyArray:
+        """Return theta for the user's weights and intercept."""
+        used = self.inverse > 0
+        scale = np.divide(1, self.inverse, out=np.zeros_like(self.inverse), where=used)
+        return np.concatenate(
+            [(weights.T * scale).T, [intercept + self.center @ (weights.T * used).T]]
+        )
+
+
+@dataclass
+class Reads:
+    """How many rows have been read, by all that work on one problem."""
+
+    rows: float = 0.0
+
+
+@dataclass
+class Objective:
+    """Rows with targets and shares, and the full pass over them.
+
+    Attributes
+    ----------
+    penalty : numpy.ndarray, (p + 1,)
+        Of each row of theta: lambda / d_j^2, and 0 of the intercept.
+    l1 : numpy.ndarray, (p + 1,), optional
+        The same of its size: mu / d_j, and 0 of the intercept. The gradient of a snapshot is
+        without it.
+    moments : tuple of numpy.ndarray, optional
+        The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape:
+        the duality gap needs them. The first snapshot takes them along.
+    squares : numpy.ndarray, (p,), optional
+        The mean squares of the features, which a proof needs; of dense rows in float64 the first
+        snapshot takes them along, too.
+    takes_moments : bool
+        Whether the first snapshot takes them along; else the duality gap is that of no residuals.
+    rare : numpy.ndarray, (p,), bool
+        Features of whose curvature a sample knows next to nothing.
+    left_out : numpy.ndarray, optional
+        The indices of features that vary too little for float64. With a penalty they do not matter.
+    reads : Reads
+        Shared with the copies of it.
+    products : KeptProducts
+        Shared, too.
+    is_long : bool
+        Whether arrays with a number for each row are gone through in parts: see `per_row`.
+    room : int, optional
+        Bytes that rows on disk may take in memory: see `budget`.
+    deadline : float
+        Of `time.perf_counter`, after which a method ends what it is at.
+    """
+
+    rows: Rows
+    target: NumPyArray
+    share: NumPyArray
+    loss: Loss
+    scaling: Scaling
+    penalty: NumPyArray
+    intercept: bool
+    workers: Workers
+    centered: bool = False
+    moments: tuple[NumPyArray, NumPyArray] | None = None
+    squares: NumPyArray | None = None
+    takes_moments: bool = True
+    rare: NumPyArray | None = None
+    left_out: NumPyArray | None = None
+    l1: NumPyArray | None = None
+    reads: Reads = field(default_factory=Reads)
+    products: KeptProducts = field(default_factory=KeptProducts)
+    is_long: bool = False
+    room: int | None = None
+    deadline: float = math.inf
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline < time.perf_counter()
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.rows.shape[0]
+
+    @property
+    def passes(self) -> float:
+        """How often the rows have been read, those of shuffled copies and samples included."""
+        return self.reads.rows / self.n
+
+    def used(self, theta: NumPyArray) -> NumPyArray:
+        """Return the penalty in the shape that multiplies `theta`."""
+        return of_rows(self.penalty, theta)
+
+    def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
+        """Return the targets of some rows: classes as they are, numbers in `dtype`."""
+        target = self.target[rows]
+        return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
+
+    def block(self, rows: slice | NumPyArray) -> Features:
+        """Return a block as the scores are taken from it."""
+        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
+        return block - self.scaling.center if self.centered else block
+
+    def snapshot(self, theta: NumPyArray) -> Snapshot:
+        """Return objective, gradient and scores at `theta`: one pass."""
+        dtype = self.rows.dtype
+        weights, bias = self.scaling.to_user(theta)
+        if self.centered:
+            bias = theta[-1]
+        weights, bias = weights.astype(dtype), np.asarray(bias, dtype)
+        outputs = theta.shape[1:]
+        of_scores = np.dtype(np.float32) if self.is_long and self.loss.has_classes else dtype
+        is_null = not weights.any()
+        scores = np.empty((self.n, *outputs), of_scores)
+        takes_moments = self.takes_moments and self.moments is None
+        has_sums = dtype == np.float64 and not self.centered
+        # With an L1 penalty a proof by a Newton step is rare, and reads the rows itself.
+        takes_squares = self.squares is None and self.l1 is None
+        takes_squares &= has_sums and not self.rows.is_sparse
+        squares: NumPyArray | float = 0.0
+
+        def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
+            block = self.block(rows)
+            if is_null:
+                score = np.full((rows.stop - rows.start, *outputs), bias)
+            else:
+                score = block @ weights
+                score += bias
+            scores[rows] = score
+            value, residual = self.loss.value_and_residual(score, self.targets(rows, dtype))
+            share = np.ascontiguousarray(self.share[rows])
+            residual *= share if residual.ndim == 1 else share[:, None]
+            total = residual.sum(axis=0, dtype=np.float64)
+            if takes_moments:
+                residual = np.column_stack([residual, share, self._target_columns(rows)])
+            return (
+                float(np.asarray(value, np.float64) @ share),
+                products(block, residual.astype(dtype, copy=False)),
+                total,
+                share @ np.square(block) if takes_squares else 0.0,
+            )
+
+        value, gradient = 0.0, np.zeros_like(theta)
+        sums: NumPyArray | float = 0.0
+        slices = self.rows.slices()
+        for of_value, of_weights, of_intercept, of_squares in self.workers.map(of_block, slices):
+            value += of_value
+            sums = sums + of_weights
+            gradient[-1] += of_intercept
+            squares = squares + of_squares
+        self.reads.rows += sum(rows.stop - rows.start for rows in slices)
+        if takes_moments:
+            sums = self._take_moments(np.asarray(sums), gradient[:-1])
+        gradient[:-1] = sums
+        if takes_squares:
+            self.squares = np.asarray(squares)
+        return self._snapshot(theta, value, gradient, scores, has_sums)
+
+    def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
+        """Return the snapshot where the scores are known, of dense rows.
+
+        The work of half a pass, counted as a whole one. Numba is loaded for rows in float64.
+        """
+        target = self.targets(slice(None), scores.dtype)
+        values, residual = self.loss.value_and_residual(scores, target)
+        residual *= self.share
+        gradient = np.zeros_like(theta)
+        gradient[-1] = residual.sum()
+        takes_moments = self.takes_moments and self.moments is None
+        numbers = residual[None]
+        if takes_moments:
+            numbers = np.stack([residual, self.share, self._target_columns(slice(None))])
+        numbers = numbers.astype(self.rows.dtype, copy=False)
+
+        def of_block(rows: slice) -> NumPyArray:
+            return dense_products(self.block(rows), numbers[:, rows])
+
+        sums = np.zeros((len(numbers), len(theta) - 1))
+        for of_weights in self.workers.map(of_block, self.rows.slices()):
+            sums += of_weights
+        self.reads.rows += self.n
+        gradient[:-1] = self._take_moments(sums.T, gradient[:-1]) if takes_moments else sums[0]
+        value = float(values @ self.share)
+        has_sums = self.rows.dtype == np.float64 and not self.centered
+        return self._snapshot(theta, value, gradient, scores, has_sums)
+
+    def _snapshot(
+        self,
+        theta: NumPyArray,
+        value: float,
+        gradient: NumPyArray,
+        scores: NumPyArray,
+        has_sums: bool,
+    ) -> Snapshot:
+        """Return a snapshot of sums over all rows."""
+        known = None
+        if has_sums:
+            known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares)
+        self.to_theta(gradient)
+        penalty = self.used(theta)
+        value += 0.5 * float((penalty * theta * theta).sum())
+        if self.l1 is not None:
+            value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
+        gradient += penalty * theta
+        is_single = self.rows.dtype == np.float32
+        return Snapshot(theta, value, gradient, scores, known, is_single=is_single)
+
+    def _target_columns(self, rows: slice) -> NumPyArray:
+        """Return share x target of some rows; of classes a column each."""
+        share, target = self.share[rows], self.loss.observed(self.target[rows])
+        if self.loss.outputs == 1:
+            return np.asarray(share * target)
+        columns = np.zeros((len(share), self.loss.outputs))
+        columns[np.arange(len(share)), target] = share
+        return columns
+
+    def _take_moments(self, sums: NumPyArray, like: NumPyArray) -> NumPyArray:
+        """Keep the moments out of the sums of a pass; return what the residuals gave."""
+        outputs = self.loss.outputs
+        mean, of_target = sums[:, outputs], sums[:, outputs + 1 :].reshape(like.shape)
+        share = 1.0 if per_row.are_equal(self.share) else self.share.sum()
+        total = np.asarray(self.mean_target()) if outputs == 1 else self.class_shares()
+        if not self.centered:
+            mean = mean - share * self.scaling.center
+            of_target = of_target - np.multiply.outer(self.scaling.center, total)
+        inverse = self.scaling.inverse
+        self.moments = mean * inverse, (of_target.T * inverse).T
+        return sums[:, :outputs].reshape(like.shape)
+
+    def null(self) -> tuple[NumPyArray, float]:
+        """Return theta and objective of the model without features."""
+        loss, target, share = self.loss, self.target, self.share
+        if self.is_long or loss.has_classes:
+            target, share = per_row.summary(loss, target, share)
+        bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
+        if self.intercept:
+            bias = np.asarray(loss.null_scores(target, share), np.float64)
+        theta = np.zeros((len(self.penalty), *bias.shape))
+        theta[-1] = bias
+        if not loss.has_classes:
+            target, share = self.target, self.share
+        scores = np.broadcast_to(bias, (len(target), *bias.shape))
+        if self.is_long and not loss.has_classes:
+            return theta, per_row.mean(share, lambda part: loss.value(scores[part], target[part]))
+        return theta, float(np.asarray(loss.value(scores, target), np.float64) @ share)
+
+    def parts(self) -> list[slice]:
+        """Return the parts in which to go through what has a number for each row."""
+        return parts_of(self.n) if self.is_long else [slice(0, self.n)]
+
+    def mean(self, function: Callable[[slice], NumPyArray]) -> float:
+        """Return the mean over all samples of what `function` gives for some of them."""
+        if self.is_long:
+            return per_row.mean(self.share, function)
+        return float(np.asarray(function(slice(0, self.n)), np.float64) @ self.share)
+
+    def mean_target(self) -> float:
+        """Return the mean of the targets."""
+        observed = self.loss.observed(self.target)
+        if self.is_long:
+            return per_row.mean_of(self.share, observed)
+        return float(self.share @ observed)
+
+    def class_shares(self) -> NumPyArray:
+        """Return the share of each class."""
+        outputs = self.loss.outputs
+        if self.is_long:
+            return per_row.shares_of_groups(self.share, lambda part: self.target[part], outputs)
+        return np.bincount(self.target, weights=self.share, minlength=outputs)
+
+    def to_theta(self, gradient: NumPyArray) -> None:
+        """Put a gradient with respect to (W, b) into these coordinates, in place."""
+        if not self.centered:
+            gradient[:-1] -= np.multiply.outer(self.scaling.center, gradient[-1])
+        gradient[:-1] = (gradient[:-1].T * self.scaling.inverse).T
+        if not self.intercept:
+            gradient[-1] = 0
+
+
+def residuals(objective: Objective, snapshot: Snapshot, part: slice = slice(None)) -> NumPyArray:
+    """Return the residuals of some rows, in float64."""
+    if snapshot.residuals is not None:
+        return snapshot.residuals[part]
+    scores = snapshot.scores[part].astype(np.float64, copy=False)
+    return objective.loss.residual(scores, objective.target[part])
+
+
+def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
+    """Return a number for each row of `theta` as an array that multiplies it."""
+    return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
+
+
+def dense_products(block: Features, numbers: NumPyArray) -> NumPyArray:
+    """Return the products of dense features with some numbers, (c, rows): (c, p) in float64.
+
+    From memory BLAS takes up to twice as long, which reads several rows at a time.
+    """
+    flags = block.flags
+    if not (flags.c_contiguous and flags.writeable and block.dtype == np.float64):
+        return np.asarray(numbers @ block)
+    sums = np.zeros((len(numbers), block.shape[1]))
+    kernels("rows.dense_kernels").products_of_rows(block, numbers, sums)
+    return sums
+
+
+def products(block: Features, residual: NumPyArray) -> NumPyArray:
+    """Return the products of features and residuals, summed over the rows: float64."""
+    if issparse(block):
+        columns = transposed(block)
+        if residual.ndim == 1:
+            return np.asarray(columns @ residual, np.float64)
+        # SciPy's product with several columns takes a fifth longer than with one after the other.
+        each = [columns @ residual[:, k] for k in range(residual.shape[1])]
+        return np.asarray(np.stack(each, axis=1), np.float64)
+    # BLAS takes a third less for this order of the factors, if there are few outputs.
+    product = residual @ block if residual.ndim == 1 else (residual.T @ block).T
+    return np.asarray(product, np.float64)

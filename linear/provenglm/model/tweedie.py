@@ -1,0 +1,283 @@
+r"""The losses of positive targets: gamma, and Tweedie with a mass at 0, with the logarithm as link.
+
+Half the unit deviance of a variance :math:`\mu^p`, p the power, in terms of :math:`a = p - 1`,
+:math:`b = 2 - p` and :math:`w = z - \log y`:
+
+.. math::
+    l(z, y) = y^b \left[ \frac{e^{-aw} - 1}{a} + \frac{e^{bw} - 1}{b} \right], \qquad
+    l(z, 0) = \frac{e^{bz}}{b},
+
+where :math:`(e^{bw} - 1) / b` is w for the gamma loss, p = 2. It is convex, for
+:math:`l'' = y^b [a e^{-aw} + b e^{bw}]`, and :math:`l''' / l''` is between -a and b: along a step
+:math:`\delta` of the score the residual can move by :math:`l'' \delta` as long as
+:math:`\max(a\delta, -b\delta)`, the fall, is at most 1, and Fenchel's terms are then at most
+:math:`l'' \delta^2 \omega(t) / t^2` for a fall t: the integral of :math:`1 / l''` over residuals,
+with the least :math:`l''` that this slope allows. The Poisson loss is the same with p = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from provenglm.arguments import check_finite
+from provenglm.model.losses import (
+    MOST_LOG,
+    Dual,
+    Loss,
+    Noise,
+    Poisson,
+    SecondDerivative,
+    check_not_negative,
+    x_log_x,
+)
+from provenglm.types import NumPyArray
+
+_FARTHEST_OF_FLOAT32 = 40.0
+"""A logarithm of the targets beyond it, and sums of targets may not fit into float32."""
+
+_NEAR = 30.0
+"""Of w, in size: from there on less than a digit is lost where the parts of a value are taken by
+themselves, and up to there none of them overflows in float32."""
+
+_STEPS = 60
+"""Of Newton's method for a conjugate, at most: it takes 4 to 9, for powers near 1 or 2 up to 20."""
+
+
+class _Parts(NamedTuple):
+    """What value, residual and curvature are made of; of a target 0, log y is 0 and y^b is 1."""
+
+    positive: NumPyArray
+    logarithm: NumPyArray
+    change: NumPyArray
+    """w."""
+    rise: NumPyArray
+    """e^(bz), the residual at a target 0."""
+    drop: NumPyArray
+    """y e^(-az), which a target takes off it."""
+
+
+@dataclass(frozen=True)
+class Tweedie(Loss):
+    """Tweedie's loss of a power above 1 and at most 2."""
+
+    power: float = 1.5
+
+    name = "tweedie"
+    has_logarithm = True
+    has_dispersion = True
+    falls_at_zero = True  # all targets of `Gamma` are above 0
+
+    @classmethod
+    def of(cls, arguments: Any) -> Loss:
+        meaning = "the variance is proportional to mean^power"
+        power = check_finite("power", arguments.power, meaning, 0)
+        if not 1 <= power <= 2:
+            raise ValueError(
+                f"power must be a number from 1 to 2, got {power:g}: for 0 take loss='squared', "
+                "which predicts no logarithm; for 2 to 3 there is "
+                "sklearn.linear_model.TweedieRegressor"
+            )
+        return {1.0: Poisson(), 2.0: Gamma()}.get(power, Tweedie(power))
+
+    @property
+    def _a(self) -> float:
+        return self.power - 1
+
+    @property
+    def _b(self) -> float:
+        return 2 - self.power
+
+    @property
+    def slope(self) -> float:
+        return max(self._a, self._b)
+
+    def _parts(self, scores: NumPyArray, target: NumPyArray) -> _Parts:
+        positive = target > 0
+        logarithm = np.log(np.where(positive, target, 1)).astype(scores.dtype, copy=False)
+        most = MOST_LOG[scores.dtype.itemsize]
+        rise = np.exp(np.minimum(self._b * scores, most))
+        drop = positive * np.exp(np.minimum(logarithm - self._a * scores, most))
+        return _Parts(positive, logarithm, scores - logarithm, rise, drop)
+
+    def _value(self, parts: _Parts) -> NumPyArray:
+        positive, logarithm, change, rise, drop = parts
+        a, b, size = self._a, self._b, np.exp(self._b * logarithm)
+        # Near the target, where the two would cancel.
+        near = np.clip(change, -_NEAR, _NEAR)
+        value: NumPyArray = np.expm1(-a * near) / a
+        value += np.expm1(b * near) / b if b else near
+        value *= size
+        far = near != change
+        if far.any():
+            of_rise = (rise[far] - size[far]) / b if b else change[far]
+            value[far] = (drop[far] - size[far]) / a + of_rise
+        return np.where(positive, value, rise / b) if b else value
+
+    def _residual(self, parts: _Parts) -> NumPyArray:
+        return np.asarray(parts.rise - parts.drop)
+
+    def _curvature(self, parts: _Parts) -> NumPyArray:
+        return np.asarray(self._a * parts.drop + self._b * parts.rise)
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self._value(self._parts(scores, target))
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self._residual(self._parts(scores, target))
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        parts = self._parts(scores, target)
+        return self._value(parts), self._residual(parts)
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self._curvature(self._parts(scores, target))
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+    ) -> SecondDerivative:
+        parts = self._parts(scores, target)
+        of_target = parts.positive * np.exp(self._b * parts.logarithm)
+        return SecondDerivative((1 - caution) * self._curvature(parts) + caution * of_target)
+
+    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+        return np.maximum(self._a * step, -self._b * step)
+
+    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+        parts = self._parts(scores, target)
+        # The rounding of w is one of its exponentials.
+        means = (parts.rise + parts.drop) * (1 + np.abs(scores) + np.abs(parts.logarithm))
+        farthest = np.maximum(self._b * scores, parts.logarithm - self._a * scores)
+        is_exact = float(farthest.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
+        largest = float(self._curvature(parts).max(initial=0))
+        return Noise(1.01 * largest, float(share @ np.square(means)), is_exact)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        return np.asarray(np.log(weight @ target / weight.sum()))
+
+    # --- Duality ----------------------------------------------------------------------------
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        logarithm = np.log(np.where(target > 0, target, 1))
+        return np.asarray(self._conjugate(dual, target) + dual * logarithm)
+
+    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        parts = self._parts(scores, target)
+        terms: NumPyArray = self._value(parts) + self._conjugate(dual, target) - dual * parts.change
+        return terms
+
+    def _conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the conjugate less dual x log y: y^b times that of y = 1 at dual / y^b."""
+        a, b = self._a, self._b
+        if not b:
+            return np.where(dual <= 1, x_log_x(1 - dual) + dual, np.inf)
+        size = np.power(np.where(target > 0, target, 1), b)
+        wanted = dual / size
+        change = self._change_at(wanted)
+        down, up = np.expm1(-a * change), np.expm1(b * change)
+        # What Newton's method leaves makes it larger by at most this.
+        curvature, left = a * (1 + down) + b * (1 + up), wanted - (up - down)
+        of_unit = wanted * change - (down / a + up / b) + np.square(left) / curvature
+        of_zero = np.where(dual >= 0, (x_log_x(dual) - dual) / b, np.inf)
+        return np.where(target > 0, size * of_unit, of_zero)
+
+    def _change_at(self, residual: NumPyArray) -> NumPyArray:
+        """Return w with e^(bw) - e^(-aw) = residual, by Newton's method on the logarithms.
+
+        For residuals above 0: b w = log(residual + e^(-aw)). The difference is concave and grows,
+        and w = 0 is on the left of the root, where Newton's steps never pass it. Below 0 the same
+        holds with a and b exchanged, for -w.
+        """
+        size = np.abs(residual)
+        slow = np.where(residual >= 0, self._b, self._a)
+        change = np.zeros_like(size)
+        for _ in range(_STEPS):
+            down = np.expm1(-(1 - slow) * change)
+            total = size + down
+            slope = slow + (1 - slow) * (1 + down) / (1 + total)
+            step = (np.log1p(total) - slow * change) / slope
+            change += step
+            if not (np.abs(step) > 1e-14 * change).any():
+                break
+        return np.where(residual >= 0, change, -change)
+
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        if not self._b:
+            return np.minimum(dual, 1)
+        return np.where(target > 0, dual, np.maximum(dual, 0))
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+        over = float(excess)
+        if not self._b:
+            # Those of the best intercept: 1 - kept (1 - r).
+            if over >= 1:
+                return Dual(1.0, 0.0, 0.0, np.inf)
+            kept = 1 / (1 - over)
+            return Dual(kept, 1 - kept, 0.0, (1 - kept + kept * np.log(kept)) / kept)
+        taken = over / float(mean)
+
+        def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+            # r - taken y is in the domain for every y. The bound of a fall t, where omega(t) / t^2
+            # is at most (1 + t) / 2.
+            scores = scores.astype(np.float64)
+            parts = self._parts(scores, target)
+            curvature, moved = self._curvature(parts), -taken * target
+            with np.errstate(divide="ignore", invalid="ignore"):
+                step = np.where(moved == 0, 0.0, moved / curvature)
+            fall = self._fall(scores, target, step)
+            each: NumPyArray = moved * step * (1 + fall) / 2
+            far = ~(fall <= 1)
+            if far.any():
+                dual = self._residual(parts)[far] + moved[far]
+                each[far] = np.maximum(self.fenchel(scores[far], dual, target[far]), 0)
+            return each
+
+        return Dual(1.0, 0.0, -taken, terms if taken else 0.0)
+
+    # --- Targets ----------------------------------------------------------------------------
+
+    def fisher(self, scores: NumPyArray) -> NumPyArray:
+        return np.asarray(np.exp(np.minimum(self._b * scores, MOST_LOG[scores.dtype.itemsize])))
+
+    def check_target(self, target: NumPyArray, weight: NumPyArray | None) -> None:
+        check_not_negative(self.name, target, weight)
+
+    def groups(self, target: NumPyArray) -> NumPyArray | None:
+        return (target > 0).astype(np.intp) if self._b else None
+
+    def is_far_off(self, bias: float, value: float, least: float) -> bool:
+        if abs(bias) > _FARTHEST_OF_FLOAT32:
+            return True
+        curvature = np.exp(self._b * bias)
+        return super().is_far_off(bias, value / curvature, least / curvature)
+
+    def without_offset(
+        self, offset: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray | None, NumPyArray | float]:
+        factor = np.exp(self._b * offset) if self._b else None
+        return target * np.exp(-offset), factor, 0.0
+
+
+@dataclass(frozen=True)
+class Gamma(Tweedie):
+    """The gamma loss, half its deviance: y e^-z + z - log y - 1."""
+
+    power: float = 2.0
+
+    name = "gamma"
+
+    @classmethod
+    def of(cls, arguments: Any) -> Loss:  # noqa: ARG003
+        return cls()
+
+    def check_target(self, target: NumPyArray, weight: NumPyArray | None) -> None:
+        if (target <= 0).any():
+            row = int(np.argmax(target <= 0))
+            raise ValueError(
+                f"y is {target[row]:g} in row {row}, and loss='gamma' needs numbers above 0: take "
+                "loss='tweedie' if there are zeros, loss='squared' for values of both signs"
+            )

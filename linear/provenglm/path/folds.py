@@ -1,0 +1,134 @@
+"""Folds of a cross-validation as weights of all rows, and what is kept of a point of a path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from provenglm.huber_scale import solve_with_scale
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, Solution, StopReason
+from provenglm.plan import is_small
+from provenglm.rows.kinds import rows_of
+from provenglm.solve import Session
+from provenglm.types import NumPyArray
+
+Start = tuple[NumPyArray, NumPyArray]
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """The optimum for one fold and one strength of the penalty, as `Solution` has it.
+
+    Attributes
+    ----------
+    coef : numpy.ndarray, (p, K)
+    intercept : numpy.ndarray, (K,)
+    objective, gap, decrement : float
+    iterations : int
+        Snapshots; that of the start counts.
+    reason : StopReason
+    """
+
+    coef: NumPyArray
+    intercept: NumPyArray
+    objective: float
+    gap: float
+    decrement: float
+    iterations: int
+    reason: StopReason
+
+    @classmethod
+    def of(cls, solution: Solution) -> PathPoint:
+        """Return what is kept of a solution."""
+        return cls(
+            coef=solution.coef,
+            intercept=solution.intercept,
+            objective=solution.objective,
+            gap=solution.gap,
+            decrement=solution.decrement,
+            iterations=len(solution.history),
+            reason=solution.reason,
+        )
+
+
+@dataclass(frozen=True)
+class Folds:
+    """The training sets of a cross-validation, as weights of all rows.
+
+    Attributes
+    ----------
+    problem : Problem
+        All rows.
+    counts : list of numpy.ndarray, (n,)
+        How often each row is in a fold's training set; mostly 0 or 1.
+    name : str
+        The strength of the penalty, as the user calls it.
+    on_mean : callable
+        From a strength and the sum of the weights to the penalty beside the mean loss.
+    l1_ratio : float
+        The share of the penalty that is on sizes instead of squares.
+    """
+
+    problem: Problem
+    counts: Sequence[NumPyArray]
+    name: str
+    on_mean: Callable[[float, float], float]
+    l1_ratio: float = 0.0
+
+    def __len__(self) -> int:
+        """Return the number of folds."""
+        return len(self.counts)
+
+    def weight(self, fold: int, rows: slice = slice(None)) -> NumPyArray:
+        """Return the weights of some rows in a fold's training set; of all of them, (n,)."""
+        counts, weight = self.counts[fold][rows], self.problem.sample_weight
+        return counts if weight is None else weight[rows] * counts
+
+    def penalties(self, fold: int, strength: float) -> tuple[float, float]:
+        """Return the L2 and L1 penalty beside the mean loss of the fold's training set."""
+        penalty = self.on_mean(strength, self.totals[fold])
+        return penalty * (1 - self.l1_ratio), penalty * self.l1_ratio
+
+    def penalised(self, fold: int, strength: float) -> Problem:
+        """Return the problem of all rows with such a penalty."""
+        l2, l1 = self.penalties(fold, strength)
+        return replace(self.problem, l2=l2, l1=l1)
+
+    @cached_property
+    def totals(self) -> list[float]:
+        """The sum of the weights of each training set."""
+        return [float(self.weight(fold).sum(dtype=np.float64)) for fold in range(len(self))]
+
+    def of(self, fold: int, strength: float) -> Problem:
+        """Return a fold's problem: of its rows where these are few, else of weights 0."""
+        whole, weight = self.penalised(fold, strength), self.weight(fold).astype(np.float64)
+        limited = getattr(whole.features, "memory_limit", None) is not None
+        if limited or not is_small(whole):
+            return replace(whole, sample_weight=weight)
+        rows = np.flatnonzero(weight)
+        return replace(
+            whole,
+            features=rows_of(whole.features).take(rows),
+            target=whole.target[rows],
+            sample_weight=weight[rows],
+        )
+
+
+def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
+    """Return a point by the solver itself; an interrupt is not caught."""
+    return _kept(session.solve(start, *penalties))
+
+
+def point_with_scale(problem: Problem, settings: Settings, start: Start | None) -> PathPoint:
+    """Return a point of a loss whose scale is found as well."""
+    return _kept(solve_with_scale(problem, settings, start)[0])
+
+
+def _kept(solution: Solution) -> PathPoint:
+    if solution.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    return PathPoint.of(solution)

@@ -1,0 +1,105 @@
+"""Paths of penalties over the folds of a cross-validation: each point from the one before it.
+
+From the greatest penalty to the least. The mean loss and its gradient do not know the penalty, so
+the first step towards the next point needs no pass; where the penalty hardly matters any more, no
+pass at all. The objective of a point is below that of the point before, so that a start there is
+never worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sklearn.utils.parallel import Parallel, delayed
+
+from provenglm.model.budget import of_folds_together, within
+from provenglm.model.solution import Settings
+from provenglm.path import squares
+from provenglm.path.folds import Folds, PathPoint, Start, point_of, point_with_scale
+from provenglm.path.joint import JointPath, Watch, suits
+from provenglm.plan import choose, dense_if_small
+from provenglm.rows.kinds import rows_of
+from provenglm.solve import Session
+
+
+def solve_path(
+    folds: Folds,
+    strengths: Sequence[float],
+    settings: Settings,
+    watch: Watch,
+    n_jobs: int | None = None,
+) -> list[list[PathPoint]]:
+    """Return the points of each fold, in the order of `strengths`.
+
+    Parameters
+    ----------
+    folds : Folds
+    strengths : sequence of float
+        Of the penalty, from the greatest penalty to the least.
+    settings : Settings
+        `max_iter` holds for each point.
+    watch : callable
+        Called with a line, when a part of the path is done.
+    n_jobs : int, optional
+        Processes that share the folds where each is solved by itself.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C: nothing is returned then.
+    """
+    features = dense_if_small(folds.penalised(0, strengths[0])).features
+    folds = replace(folds, problem=replace(folds.problem, features=features))
+    together = _together(folds, settings)
+    first = (together or folds).penalised(0, strengths[0])
+    plan = choose(first, settings, of_folds=True)
+    if together is not None and suits(plan, first):
+        paths = JointPath(together, plan, settings, watch).solve(strengths)
+    elif squares.suits(folds, first):
+        paths = squares.solve(folds, strengths, settings, watch)
+    else:
+        each = range(len(folds))
+        if n_jobs in (None, 1):
+            paths = [_one_fold(folds, fold, strengths, settings, watch) for fold in each]
+        else:
+            one = delayed(_one_fold)
+            work = [one(folds, fold, strengths, settings) for fold in each]
+            paths = list(Parallel(n_jobs=n_jobs)(work))
+    return paths
+
+
+def _together(folds: Folds, settings: Settings) -> Folds | None:
+    """Return the folds with the room that is left if all have scores, or None if none is."""
+    whole = folds.problem
+    itemsize = 8 if settings.is_precise else rows_of(whole.features).dtype.itemsize
+    problem = within(whole, of_folds_together(whole, len(folds), itemsize))
+    return None if problem is None else replace(folds, problem=problem)
+
+
+def _one_fold(
+    folds: Folds,
+    fold: int,
+    strengths: Sequence[float],
+    settings: Settings,
+    watch: Watch = lambda _: None,
+) -> list[PathPoint]:
+    """Return the points of one fold by itself."""
+    points: list[PathPoint] = []
+    start: Start | None = None
+    session: Session | None = None
+    for strength in strengths:
+        penalties = folds.penalties(fold, strength)
+        if folds.problem.loss.has_scale:
+            point = point_with_scale(folds.of(fold, strength), settings, start)
+        else:
+            # Without a penalty it may be another way.
+            if session is None or not any(penalties):
+                session = Session(folds.of(fold, strength), settings)
+            with session.running():
+                point = point_of(session, penalties, start)
+        start = point.coef, point.intercept
+        points.append(point)
+    passes = sum(point.iterations for point in points)
+    watch(f"fold {fold + 1} of {len(folds)}: {len(points)} points, {passes} snapshots")
+    return points

@@ -1,0 +1,284 @@
+r"""How far a point is from the optimum, proven: the duality gap.
+
+For any dual residuals :math:`u_i` in the domain of :math:`l^*` with :math:`\sum_i s_i u_i = 0`
+(the intercept is free) Fenchel's duality (Rockafellar 1970, section 31) gives
+
+.. math::
+    F(\theta) - F^* \le \sum_i s_i \, [l(z_i) + l^*(u_i) - u_i z_i]
+        + \sum_j \frac{(\lambda_j \theta_j + \sum_i s_i u_i \hat x_{ij})^2}{2 \lambda_j}
+
+with shares :math:`s_i` that sum to 1. At the residuals themselves the first sum is 0 and the second
+is :math:`\|\nabla F\|^2 / 2\lambda`. They do not sum to 0 but at the best intercept, so they are
+mixed with a constant as little as is needed. What that does to the second sum is known without
+another pass, from the features' mean and their products with the targets.
+
+With a penalty :math:`\mu_j |\theta_j|` beside it, the second sum is that of
+:math:`h_j(\theta_j) + h_j^*(-v_j) + v_j \theta_j` with :math:`v_j = \sum_i s_i u_i \hat x_{ij}` and
+:math:`h_j^*(v) = \max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. Where :math:`\lambda_j` is 0 it is infinite
+beyond :math:`\mu_j`: the residuals are shrunk, all by the same factor, until none is beyond it (El
+Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. Where it is small, a factor between that
+and 1 is the best. What a factor adds to the first sum has a bound without another look at the rows,
+for losses of classes: see `_shrunk`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from provenglm import constants
+from provenglm.model.losses import Dual
+from provenglm.model.objective import Objective, Snapshot, of_rows, products, residuals
+from provenglm.rows.blocks import parts_of
+from provenglm.types import NumPyArray
+
+_ULP = 2.0**-53
+
+# Bounds are max(bound, 0.0), in this order: NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
+
+
+def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
+    """Return a bound of F(theta) - F*, 0 or greater."""
+    if objective.moments is None:
+        return max(known_bound(objective, snapshot), 0.0)
+    penalty = objective.used(snapshot.theta)[:-1]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        dual = _dual(objective, snapshot.gradient[-1])
+        mean, of_target = objective.moments
+        if objective.l1 is not None:
+            of_data: NumPyArray = snapshot.gradient[:-1] - penalty * snapshot.theta[:-1]
+            dual_gradient: NumPyArray = dual.kept * of_data
+            dual_gradient += np.multiply.outer(mean, dual.constant)
+            if dual.of_target:
+                dual_gradient += dual.of_target * of_target
+            return _gap_with_l1(objective, snapshot, dual, dual_gradient)
+        # kept (gradient - penalty theta) + penalty theta + what the constant adds: in place, for
+        # these are arrays of many numbers.
+        rest = dual.kept * snapshot.gradient[:-1]
+        if dual.kept != 1:
+            mixed = penalty * snapshot.theta[:-1]
+            mixed *= 1 - dual.kept
+            rest += mixed
+        if dual.of_target:
+            rest += dual.of_target * of_target
+        if np.any(dual.constant):
+            rest += np.multiply.outer(mean, dual.constant)
+        bound = known_bound(objective, snapshot)
+        gap = weighted_square(rest, objective.penalty[:-1])
+        if not gap >= bound:  # nor if the bound is NaN
+            gap += _terms(objective, snapshot, dual)
+    return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
+
+
+def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
+    """Return the bound of `duality_gap` by other residuals than those at the scores: half a pass.
+
+    Parameters
+    ----------
+    residual : numpy.ndarray, (n,) or (n, K)
+        In the domain of the conjugate; where there is an intercept, with a sum of nearly 0.
+    """
+    loss, theta = objective.loss, snapshot.theta
+    dual = _dual(objective, np.asarray(objective.share @ residual))
+
+    def of_block(part: slice) -> tuple[float, NumPyArray, NumPyArray]:
+        target, share = objective.target[part], np.ascontiguousarray(objective.share[part])
+        mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
+        value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
+        weighted = (mixed.T * share).T
+        return value, products(objective.block(part), weighted), weighted.sum(axis=0)
+
+    value, gradient = 0.0, np.zeros_like(theta)
+    for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
+        value += of_value
+        gradient[:-1] += of_weights
+        gradient[-1] += total
+    objective.reads.rows += objective.n / 2
+    objective.to_theta(gradient)
+    rest = gradient[:-1] + objective.used(theta)[:-1] * theta[:-1]
+    return max(value + weighted_square(rest, objective.penalty[:-1]), 0.0)
+
+
+def known_bound(objective: Objective, snapshot: Snapshot) -> float:
+    """Return what is known anyway: no objective is below the least values of the losses."""
+    least = 0.0
+    if objective.loss.has_least:
+        least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
+    return snapshot.objective - least
+
+
+def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
+    """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
+    used = penalty > 0
+    if not used.all():
+        if rest[~used].any():
+            return np.inf
+        if not used.any():
+            return 0.0
+        rest, penalty = rest[used], penalty[used]
+    flat = rest.reshape(len(rest), -1)
+    return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
+
+
+def _gap_with_l1(
+    objective: Objective, snapshot: Snapshot, dual: Dual, dual_gradient: NumPyArray
+) -> float:
+    """Return the bound for the best of some factors of the residuals."""
+    assert objective.l1 is not None
+    theta = snapshot.theta[:-1]
+    l1, penalty = of_rows(objective.l1[:-1], theta), of_rows(objective.penalty[:-1], theta)
+    size = np.abs(dual_gradient)
+    value = float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
+    slope = float((dual_gradient * theta).sum())
+    beyond = size > l1
+    size, l1, penalty = size[beyond], l1[beyond], penalty[beyond]
+
+    def of_weights(factor: float) -> float:
+        excess = np.maximum(factor * size - l1, 0)
+        square = np.where(excess == 0, 0.0, np.square(excess) / (2 * penalty))
+        return value + factor * slope + float(square.sum())
+
+    of_dual = _terms(objective, snapshot, dual)
+    gap = of_dual + of_weights(1.0)
+    feasible = _feasible(size, l1)
+    if feasible < 1 and np.isfinite(of_dual):
+        spread = _spread(objective, snapshot) if objective.loss.has_classes else np.inf
+        curvature = spread
+        if spread == np.inf:
+            divergence = _divergence(objective, snapshot, dual, feasible)
+            gap = min(gap, divergence + of_weights(feasible))
+            curvature = 2 * divergence / (1 - feasible) ** 2
+        factor = best_factor(curvature, slope, size, l1, penalty)
+        rest = of_weights(factor)
+        if rest < gap:
+            divergence = np.inf
+            if spread < np.inf:
+                divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
+            # Where it is most of the gap, it may be far above the divergence.
+            if not divergence <= rest:
+                divergence = _divergence(objective, snapshot, dual, factor)
+            gap = min(gap, divergence + rest)
+    bound = known_bound(objective, snapshot)
+    return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
+
+
+def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
+    """Return the factor that leaves no size beyond its penalty."""
+    # An ulp less, so that rounding leaves none beyond.
+    return (1 - 1e-15) * float((l1 / size).min(initial=1.0))
+
+
+def best_factor(
+    curvature: float, slope: float, size: NumPyArray, l1: NumPyArray, penalty: NumPyArray
+) -> float:
+    """Return the best factor of the residuals, if their divergence is a parabola around 1.
+
+    By Newton's method from above: the slope is convex.
+
+    Parameters
+    ----------
+    curvature : float
+        Of the divergence.
+    slope : float
+        Of the other terms, but for those of the features beyond their penalty.
+    size, l1, penalty : numpy.ndarray
+        Gradients and penalties of these features.
+    """
+    factor, feasible = 1.0, _feasible(size, l1)
+    for _ in range(constants.MOST_STEPS):
+        over = factor * size > l1
+        ratio = size[over] / penalty[over]
+        rise = float(curvature + ratio @ size[over])
+        lower = feasible
+        if 0 < rise < np.inf:
+            lower = max(feasible, float(curvature - slope + ratio @ l1[over]) / rise)
+        if lower >= factor:
+            break
+        factor = lower
+    return factor
+
+
+def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: float) -> float:
+    """Return the mean of Fenchel's terms at the residuals times a factor below 1."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> NumPyArray:
+        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
+        residual = _mixed(objective, dual, residuals(objective, snapshot, part), target)
+        return loss.fenchel(scores, loss.inside(factor * residual, target), target)
+
+    return max(_mean(objective, of_part), 0.0)
+
+
+def _mixed(
+    objective: Objective, dual: Dual, residual: NumPyArray, target: NumPyArray
+) -> NumPyArray:
+    """Return residuals of some rows, mixed with a constant so that all of them sum to 0."""
+    mixed: NumPyArray = dual.kept * residual + dual.constant
+    if dual.of_target and mixed.ndim > 1:
+        mixed[np.arange(len(target)), target] += dual.of_target
+    elif dual.of_target:
+        mixed += dual.of_target * objective.loss.observed(target)
+    return mixed
+
+
+def _spread(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the mean of r^2 / l'' with the residuals r at the scores; of classes sum r^2 / p."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> NumPyArray:
+        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
+        square = np.square(residuals(objective, snapshot, part))
+        if scores.ndim == 1:
+            return np.asarray(square / loss.curvature(scores, target))
+        return np.asarray((square / loss.probability(scores)).sum(axis=1))
+
+    found = _mean(objective, of_part)
+    return found if np.isfinite(found) else np.inf
+
+
+def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float:
+    r"""Return a bound of the divergence at balanced residuals times a factor f, for classes.
+
+    The means that belong to the residuals f r at the scores are at least f times those at the
+    scores, and the curvature is concave in the means. So it is at least f l'' there and on the way
+    there, and the divergence at most :math:`c = (1 - f)^2 r^2 / 2 f l''`. What balances the
+    residuals mixes a part of constants into the means. With k times that part, `of_dual` is at most
+    :math:`k^2` times as large. What is asked for is a mean of both, with the weight f / k of the
+    second, so that :math:`c k / (k - 1) + f k \cdot of\_dual` is a bound for every k above 1.
+    """
+    own = (1 - factor) ** 2 * spread / (2 * factor)
+    if of_dual == 0:
+        return own
+    most = min(1 + math.sqrt(own / (factor * of_dual)), 1 / max(mixed, _ULP))
+    return own * most / (most - 1) + factor * most * of_dual if most > 1 else np.inf
+
+
+def _dual(objective: Objective, excess: NumPyArray) -> Dual:
+    """Return how residuals with the sum `excess` are mixed."""
+    if not objective.intercept:
+        return Dual(1.0, np.zeros(excess.shape), 0.0, 0.0)
+    has_one = objective.loss.outputs == 1
+    mean = np.asarray(objective.mean_target()) if has_one else objective.class_shares()
+    return objective.loss.balanced(excess, mean, objective.is_long)
+
+
+def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
+    """Return the mean of Fenchel's terms at the residuals themselves."""
+    terms = dual.terms
+    if isinstance(terms, float):
+        return terms
+    return _mean(objective, lambda part: terms(snapshot.scores[part], objective.target[part]))
+
+
+def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
+    """Return the mean over all samples of what `function` gives for some of them."""
+
+    def of_part(part: slice) -> float:
+        share = np.ascontiguousarray(objective.share[part])
+        # What weighs nothing may be infinite.
+        return float(share @ np.where(share > 0, function(part), 0))
+
+    return sum(objective.workers.map(of_part, parts_of(objective.n, objective.loss.outputs)))
