@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from scipy.sparse import issparse
 
 from provenglm import constants
-from provenglm.methods import (
-    dual as sdca,
-    newton,
-    newton_cg as krylov,
-    sampled_newton_cg as sample_krylov,
-    subspace,
+from provenglm.methods.base import Method
+from provenglm.methods.descent import CoordinateDescent
+from provenglm.methods.dual import DualCoordinateAscent, is_for, is_for_classes
+from provenglm.methods.newton import Newton
+from provenglm.methods.newton_cg import NewtonCG
+from provenglm.methods.sampled_newton_cg import (
+    SampledNewtonCG,
+    SecondMoments,
+    suits as has_enough_rows,
 )
-from provenglm.methods.descent import Descent
-from provenglm.methods.sampled_newton import HessianSteps
-from provenglm.methods.state import State
+from provenglm.methods.subspace import SubspaceNewton
 from provenglm.methods.thinned import is_worth_while
 from provenglm.model import csr_sample
 from provenglm.model.budget import room, rows_of_a_sample
-from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.objective import Objective
 from provenglm.model.per_row import are_sorted
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.model.solution import Settings
 from provenglm.rows.disk import on_disk
 from provenglm.rows.kinds import rows_of
-from provenglm.types import NumPyArray
 
-__all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]
+__all__ = ["Plan", "choose", "dense_if_small", "is_small", "sample_size"]
 
-Method = Callable[[Objective, Sample, NumPyArray, np.random.Generator], Iterator[State]]
-"""From the objective, its sample and a start to the states of a run."""
+Make = Callable[[Objective, Sample, np.random.Generator, Method | None], Method]
+"""From the objective, its sample and the method of the point before on a path to a method."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,24 @@ class Plan:
 
     Attributes
     ----------
+    make : callable
     sample_size : int
         Rows that are drawn before it begins, and are dense then; 0 for none.
     keeps_sparse : bool
         Whether they stay sparse where they are.
     measures_alone : bool
         Whether nothing but coordinates is taken from them.
+    otherwise : callable, optional
+        Makes the method that continues if this one gives up.
     """
 
     name: str
     why: str
     sample_size: int
-    method: Method
+    make: Make
     keeps_sparse: bool = False
     measures_alone: bool = False
+    otherwise: Make | None = None
 
 
 def is_small(problem: Problem) -> bool:
@@ -106,7 +109,7 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
     width = (p + 1) * outputs
     automatic = settings.metric != "hessian"
     if problem.l1 > 0:
-        return _with_l1(problem, settings)
+        return _with_l1(problem)
     has_many = issparse(problem.features) and p > constants.MOST_WEIGHTS
     # What is on disk is copied as far as there is room.
     most = rows_of_a_sample(room(problem), p)
@@ -135,7 +138,7 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
-        return Plan("svrg, hessian", why, size, _in_a_hessian, keeps_sparse=True)
+        return Plan("sampled-newton", why, size, _newton, keeps_sparse=True)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
     if has_conjugate_gradients or issparse(problem.features):
         return _conjugate_gradients(problem, settings, why)
@@ -143,7 +146,7 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
 
 
 def _exact_plan(problem: Problem, most: float) -> Plan | None:
-    """Return Newton's method on all rows, if their Hessian is small, or that of what they span.
+    """Return Newton's method on all rows, if their Hessian is small.
 
     Parameters
     ----------
@@ -151,16 +154,11 @@ def _exact_plan(problem: Problem, most: float) -> Plan | None:
         Rows that may be copied.
     """
     n, p = problem.features.shape
-    width, narrow = ((size + 1) * problem.loss.outputs for size in (p, n))
-    if n > most:
+    width = (p + 1) * problem.loss.outputs
+    if n > most or not (is_small(problem) and _has_small_hessian(n, width)):
         return None
-    if is_small(problem) and _has_small_hessian(n, width):
-        why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
-        return Plan("newton", why, n, _exact)
-    if n < p and _has_small_hessian(n, narrow):
-        why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
-        return Plan("newton, rotated", why, n, _rotated)
-    return None
+    why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
+    return Plan("newton-cholesky", why, n, _newton)
 
 
 def _has_small_hessian(n: int, width: int) -> bool:
@@ -201,59 +199,63 @@ def _is_dear_of_sparse(problem: Problem, settings: Settings) -> bool:
     return settings.metric != "hessian" and problem.l2 > 0 and factor > one_pass
 
 
-def _in_a_hessian(
-    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-) -> Iterator[State]:
-    return HessianSteps(objective, sample).states(start)
+def _newton(
+    objective: Objective, sample: Sample, _: np.random.Generator, __: Method | None
+) -> Method:
+    return Newton(objective, sample)
 
 
 def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) -> Plan:
     """Return the way by products with a sample's Hessian, its second moments, or in the dual."""
     n, p = problem.features.shape
+    is_precise = settings.is_precise
+    on_a_disk = on_disk(problem.features)
 
-    def method(
-        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
-    ) -> Iterator[State]:
-        def go_on(theta: NumPyArray) -> Iterator[State]:
-            return sample_krylov.states(objective, sample, theta, settings)
+    def otherwise(
+        objective: Objective, sample: Sample, _: np.random.Generator, __: Method | None
+    ) -> Method:
+        theta = objective.null()[0]
+        scores = np.broadcast_to(theta[-1], (len(sample.target), *theta[-1].shape))
+        curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
+        second = SecondMoments(sample, objective.intercept, float(np.mean(curvature)))
+        if not (objective.loss.outputs == 1 or on_a_disk or has_enough_rows(objective, second)):
+            has_room = 4 * n * p <= constants.COPY_BYTES
+            return NewtonCG(objective, is_precise, has_room, sample)
+        count = len(sample.rows)
+        if not on_a_disk:
+            # A pass over a file costs so much more that all of the sample pays.
+            count = min(count, max(constants.LEAST_ROWS, n // constants.PART_OF_A_STEP))
+        return SampledNewtonCG(objective, sample, second, count, is_precise)
 
-        if sdca.is_for_classes(objective):
-            return sdca.states(objective, start, settings, rng, go_on)
-        return go_on(start)
+    def make(
+        objective: Objective, sample: Sample, rng: np.random.Generator, last: Method | None
+    ) -> Method:
+        if is_for_classes(objective):
+            return DualCoordinateAscent(objective, is_precise, rng)
+        return otherwise(objective, sample, rng, last)
 
     size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p)
-    if on_disk(problem.features):
+    if on_a_disk:
         size = max(size, n // constants.PART_OF_A_STEP)
-    return Plan("sample", why, int(min(n, most, size)), method)
+    return Plan("sampled-newton-cg", why, int(min(n, most, size)), make, otherwise=otherwise)
 
 
 def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
     """Return the way for too many features for a Hessian: by conjugate gradients."""
-    is_sparse = issparse(problem.features)
-    n, p = problem.features.shape
+    is_sparse, is_precise = issparse(problem.features), settings.is_precise
+    n = len(problem.target)
 
-    def method(
-        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
-    ) -> Iterator[State]:
-        turns = is_small(problem) and len(sample.rows) == n < p
-        tol, is_precise = settings.tol, settings.is_precise
+    def make(
+        objective: Objective, _: Sample, rng: np.random.Generator, __: Method | None
+    ) -> Method:
         if is_sparse:
-            states = krylov.states(objective, start, tol, is_precise, True)
-        else:
-            states = subspace.states(objective, start, tol, is_precise, rng)
-        for state in states:
-            yield state
-            # As many passes as rows have as many multiplications as the turn of the rows.
-            if turns and objective.passes > n:
-                break
-        else:
-            return
-        del states  # with its copy of the rows
-        yield from _rotated_after(objective, sample, start, rng)
+            return NewtonCG(objective, is_precise, has_room=True)
+        return SubspaceNewton(objective, is_precise, rng)
 
     # Dense rows have their coordinates from a sample.
     size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
-    return Plan("newton-cg", why, size, method)
+    name = "newton-cg" if is_sparse else "subspace-newton"
+    return Plan(name, why, size, make)
 
 
 def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
@@ -267,19 +269,20 @@ def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
     why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
     features: Any = problem.features
     is_long = features.nnz * problem.loss.outputs >= constants.LEAST_OF_DUAL
-    is_dual = problem.loss.has_classes and is_long and sdca.is_for(features, problem.l2)
-    if not is_dual:
-        return _conjugate_gradients(problem, settings, why)
+    by_gradients = _conjugate_gradients(problem, settings, why)
+    if not (problem.loss.has_classes and is_long and is_for(features, problem.l2)):
+        return by_gradients
 
-    def method(
-        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
-    ) -> Iterator[State]:
-        def go_on(theta: NumPyArray) -> Iterator[State]:
-            return krylov.states(objective, theta, settings.tol, settings.is_precise, True)
+    def make(
+        objective: Objective, sample: Sample, rng: np.random.Generator, last: Method | None
+    ) -> Method:
+        used = int(np.argmax(objective.scaling.inverse))
+        l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
+        if is_for(features, l2):
+            return DualCoordinateAscent(objective, settings.is_precise, rng)
+        return by_gradients.make(objective, sample, rng, last)
 
-        return sdca.states(objective, start, settings, rng, go_on)
-
-    return Plan("sdca", why, 0, method)
+    return Plan("dual-coordinate-ascent", why, 0, make, otherwise=by_gradients.make)
 
 
 def _size_on_disk(problem: Problem, size: int, most: float) -> int:
@@ -294,31 +297,23 @@ def _size_on_disk(problem: Problem, size: int, most: float) -> int:
     return int(min(size, most))
 
 
-def _with_l1(problem: Problem, settings: Settings) -> Plan:
+def _with_l1(problem: Problem) -> Plan:
     """Return the way to go where the penalty has corners."""
     n, p = problem.features.shape
-    width = (p + 1) * problem.loss.outputs
     size = sample_size(n, p, problem.loss.outputs)
-    if issparse(problem.features):
-        size = min(size, constants.SAMPLE_NUMBERS // (p + 1))
-    size = int(min(size, rows_of_a_sample(room(problem), p)))
-    # If the sample has all rows, or rows are sparse, its Hessian costs more than it saves.
-    is_dense = not issparse(problem.features)
-    is_large = is_dense and size < n and float(n) * width * width > constants.SMALL_HESSIAN
-    if problem.loss.is_quadratic:
-        has_few = not on_disk(problem.features) and n * p <= constants.KEPT_NUMBERS
-        is_large = is_large and width > constants.WEIGHTS_OF_SQUARES and not has_few
-    if width <= constants.MOST_WEIGHTS and (is_large or settings.metric == "hessian"):
-        why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
-        return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
     as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
     few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
-    size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
+    most = rows_of_a_sample(room(problem), p)
+    size = 0 if as_they_are else int(min(size, constants.LEAST_ROWS, few, most))
+
+    def make(
+        objective: Objective, _: Sample, __: np.random.Generator, last: Method | None
+    ) -> Method:
+        return CoordinateDescent(objective, last)
+
     alone = not on_disk(problem.features)
-    return Plan(
-        "newton, proximal, working set", why, size, Descent.of_all_rows, measures_alone=alone
-    )
+    return Plan("coordinate-descent", why, size, make, measures_alone=alone)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:
@@ -333,93 +328,3 @@ def sample_size(n: int, p: int, outputs: int) -> int:
     least = constants.ROWS_OF_A_FEATURE * p
     least = 2 * least if least <= 3 * like_a_pass else least
     return int(min(n, max(constants.LEAST_ROWS, least, min(like_a_pass, 1000 * p, n / 4))))
-
-
-def _exact(
-    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-) -> Iterator[State]:
-    """Newton's method on all rows."""
-    objective.moments = sample.moments()
-    for count, point in enumerate(newton.iterate(sample, start)):
-        snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
-        yield State(objective, snapshot, point.decrement, 1.0 + count, is_cheap=True)
-
-
-def _rotated(
-    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-) -> Iterator[State]:
-    r"""Newton's method in the space that the rows span.
-
-    With :math:`B = \\hat X \\Lambda^{-1/2}` and an orthonormal basis V of its rows, the rows
-    :math:`B V` have the same products, so that as many weights of penalty 1 as there are rows
-    stand for p (the representer theorem). Exact; without a penalty the answer is the one of least
-    norm among the optima, in units of the features' deviations.
-    """
-    used = objective.scaling.inverse > 0
-    penalty = objective.penalty[:-1]
-    free = not penalty[used].max(initial=0) > 0
-    weight = np.where(used, 1 / np.sqrt(1 if free else penalty), 0)
-    rows, span = (_spectrum if free else _triangle)(sample.rows[:, :-1] * weight)
-    width = rows.shape[1]
-    turned = Sample(
-        np.column_stack([rows, sample.rows[:, -1]]),
-        objective.target,
-        objective.share,
-        objective.loss,
-        np.append(np.full(width, 0.0 if free else 1.0), objective.penalty[-1]),
-        objective.workers,
-    )
-    # The certificate is that of the rotated problem: the same function, the same optimum.
-    rotated = replace(objective, penalty=turned.penalty, moments=turned.moments())
-
-    def back(theta: NumPyArray) -> NumPyArray:
-        return np.concatenate([(span(theta[:-1]).T * weight).T, theta[-1:]])
-
-    first = np.zeros((width + 1, *start.shape[1:]))
-    first[-1] = start[-1]
-    for count, point in enumerate(newton.iterate(turned, first)):
-        snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
-        yield State(rotated, snapshot, point.decrement, 1.0 + count, back, is_cheap=True)
-
-
-def _rotated_after(
-    objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
-) -> Iterator[State]:
-    """Continue in the space that the rows span, after conjugate gradients."""
-    before = objective.passes
-    why = f"; after {before:,.0f} passes Newton's method continued in the space that the rows span"
-    for state in _rotated(objective, sample, start, rng):
-        yield replace(state, passes=before + state.passes, name="newton, rotated", why=why)
-
-
-_Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]
-"""Rows in a basis of what they span, and what takes weights of these back."""
-
-
-def _triangle(scaled: NumPyArray) -> _Span:
-    """Turn rows by Householder's reflections: precise, however far apart the features' scales are.
-
-    The products of the rows would have the squares of the scales.
-    """
-    (reflections, factors), upper = scipy.linalg.qr(
-        scaled.T, mode="raw", overwrite_a=True, check_finite=False
-    )
-
-    def back(theta: NumPyArray) -> NumPyArray:
-        padded = np.zeros((scaled.shape[1], *theta.shape[1:]), order="F")
-        padded[: len(theta)] = theta
-        columns = padded.reshape(len(padded), -1, order="F")
-        apply = scipy.linalg.get_lapack_funcs("ormqr", (reflections, columns))
-        size = int(apply("L", "N", reflections, factors, columns, -1)[1][0])
-        turned = apply("L", "N", reflections, factors, columns, size)[0]
-        return np.asarray(turned.reshape(padded.shape))
-
-    return np.ascontiguousarray(upper[: len(scaled)].T), back
-
-
-def _spectrum(scaled: NumPyArray) -> _Span:
-    """Turn rows to the eigenvectors of their products, and leave out those of nothing."""
-    values, vectors = scipy.linalg.eigh(scaled @ scaled.T, check_finite=False)
-    kept = values > 1e-13 * values[-1]
-    root = np.sqrt(values[kept])
-    return vectors[:, kept] * root, lambda theta: scaled.T @ (vectors[:, kept] / root @ theta)
