@@ -300,20 +300,25 @@ def _size_on_disk(problem: Problem, size: int, most: float) -> int:
 def _with_l1(problem: Problem) -> Plan:
     """Return the way to go where the penalty has corners."""
     n, p = problem.features.shape
-    size = sample_size(n, p, problem.loss.outputs)
+    width = (p + 1) * problem.loss.outputs
+    size, most = sample_size(n, p, problem.loss.outputs), rows_of_a_sample(room(problem), p)
     why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
-    as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
-    few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
-    most = rows_of_a_sample(room(problem), p)
-    size = 0 if as_they_are else int(min(size, constants.LEAST_ROWS, few, most))
+    # A start from some rows saves Hessians of all of them.
+    is_dear = float(n) * width * width > constants.SMALL_HESSIAN and size < n / constants.GROWTH
+    is_tall = not (issparse(problem.features) or problem.loss.is_quadratic) and is_dear
+    is_tall = is_tall and width <= constants.MOST_WEIGHTS
+    if not is_tall:
+        as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
+        few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
+        size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
 
     def make(
-        objective: Objective, _: Sample, __: np.random.Generator, last: Method | None
+        objective: Objective, sample: Sample, __: np.random.Generator, last: Method | None
     ) -> Method:
-        return CoordinateDescent(objective, last)
+        return CoordinateDescent(objective, last, sample if is_tall else None)
 
-    alone = not on_disk(problem.features)
-    return Plan("coordinate-descent", why, size, make, measures_alone=alone)
+    alone = not (is_tall or on_disk(problem.features))
+    return Plan("coordinate-descent", why, int(min(size, most)), make, measures_alone=alone)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:

@@ -114,8 +114,8 @@ def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, flo
             return point, 0.0  # scores overflow: the curvature along the step was rounding
         if new.objective < np.inf:
             end = slope_at(objective, new.gradient, new.theta, step.change)
-            is_long_enough = end >= (constants.SLOPE - 1) * step.fall
-            if is_lower and is_long_enough and end <= constants.SLOPE * step.fall:
+            # Not if most of the slope is left: where the curvature fades, the step is too short.
+            if is_lower and end >= (constants.SLOPE - 1) * step.fall:
                 return new, 1.0
     length = length_of(objective, point, step.change, along, step.fall, end)
     if length == 0:

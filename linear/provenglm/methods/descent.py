@@ -20,6 +20,7 @@ LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients solve the s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -47,6 +48,7 @@ from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Snapshot, of_rows
 from provenglm.model.sample import Sample
+from provenglm.model.sampling import objective_of
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -91,13 +93,18 @@ class CoordinateDescent(Method):
         With a penalty on sizes.
     last : Method, optional
         That of the point before on a path, which has the products of columns.
+    sample : Sample, optional
+        Rows on which a start is looked for.
     """
 
     name = "coordinate-descent"
     is_cheap = True
 
-    def __init__(self, objective: Objective, last: Method | None = None) -> None:
+    def __init__(
+        self, objective: Objective, last: Method | None = None, sample: Sample | None = None
+    ) -> None:
         super().__init__(replace(objective, rows=objective.rows.precise()))
+        self._sample = sample
         self._products = KeptProducts()
         if isinstance(last, CoordinateDescent):
             self._products = last._products
@@ -119,6 +126,16 @@ class CoordinateDescent(Method):
         self._curvature: NumPyArray = np.zeros(0)
         self._has_learned = False
         self._last = np.inf
+
+    def levels(self) -> Iterator[tuple[Method, float]]:
+        if self._sample is None or not len(self._sample.target):
+            return
+        objective, count = self.objective, len(self._sample.target)
+        theta, null = objective.null()
+        # A step over all rows goes further than the sample's own error, p / 2n of the loss.
+        enough = constants.ERROR_OF_A_START * abs(null) * theta.size / count
+        yield CoordinateDescent(objective_of(self._sample, objective)), enough
+        objective.reads.rows += count
 
     def start(self, theta: NumPyArray) -> NumPyArray:
         self._full = theta.shape

@@ -52,7 +52,9 @@ class Newton(Method):
             self._measure(point, scores)
             step, decrement = self._step(point)
         self._last = decrement
-        return Step(-step, decrement, 2 * decrement)
+        # Beside a Hessian of all rows, the scores along a step cost nothing.
+        along = -(self._sample.rows @ step) if self._has_all else None
+        return Step(-step, decrement, 2 * decrement, along)
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
         if not self._has_all:

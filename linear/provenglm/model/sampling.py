@@ -103,7 +103,7 @@ def prepare(
         centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
         left_out=left_out,
-        reads=Reads(len(drawn)),
+        reads=Reads(0.0 if len(drawn) == rows.shape[0] else len(drawn)),
         is_long=problem.is_long,
         room=room(problem),
     )
@@ -408,6 +408,7 @@ def objective_of(sample: Sample, objective: Objective) -> Objective:
         takes_moments=False,
         reads=Reads(),
         is_long=False,
+        room=None,
     )
 
 
