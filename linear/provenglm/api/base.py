@@ -155,7 +155,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             ),
             max_time=max_time,
             began=time.perf_counter() if began is None else began,
-            metric=self.metric,
+            method="sampled-newton" if self.metric == "hessian" else None,
             seed=self._seed(),
             watch=progress,
             notice=progress.notice,

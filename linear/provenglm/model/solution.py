@@ -156,8 +156,8 @@ class Settings:
         preparation.
     deadline : float
         The end as such a time, for several solutions together.
-    metric : {'auto', 'hessian'}
-        All else is 'auto'.
+    method : str, optional
+        The name of a method that is taken whatever it costs.
     seed : int
         Of the samples, and of the order of rows.
     watch : callable, optional
@@ -171,7 +171,7 @@ class Settings:
     max_time: float | None = None
     began: float | None = None
     deadline: float = math.inf
-    metric: str = "auto"
+    method: str | None = None
     seed: int = 0
     watch: Callable[[Record], None] | None = None
     notice: Callable[[str], None] | None = None
