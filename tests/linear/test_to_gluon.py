@@ -6,7 +6,7 @@ import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
 import pytest
-from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
+from gluon_svrg.linear import GLMClassifier, GLMRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import NotFittedError
 
@@ -20,10 +20,10 @@ def scores_of(model, X):
 
 
 MODELS = {
-    "two classes": (SVRGClassifier(), load_breast_cancer, 1),
-    "three classes": (SVRGClassifier(fit_intercept=False), load_wine, 3),
-    "squared": (SVRGRegressor(alpha=1e-3), load_diabetes, 1),
-    "poisson": (SVRGRegressor("poisson", alpha=1e-3), load_diabetes, 1),
+    "two classes": (GLMClassifier(), load_breast_cancer, 1),
+    "three classes": (GLMClassifier(fit_intercept=False), load_wine, 3),
+    "squared": (GLMRegressor(alpha=1e-3), load_diabetes, 1),
+    "poisson": (GLMRegressor("poisson", alpha=1e-3), load_diabetes, 1),
 }
 
 
@@ -56,12 +56,12 @@ def test_an_exported_model_has_the_scores(fitted, tmp_path):
 
 
 def test_before_fit():
-    with pytest.raises(NotFittedError, match="SVRGClassifier instance is not fitted yet"):
-        SVRGClassifier().to_gluon()
+    with pytest.raises(NotFittedError, match="GLMClassifier instance is not fitted yet"):
+        GLMClassifier().to_gluon()
 
 
 def test_without_mxnet(monkeypatch):
-    model = SVRGClassifier().fit([[0.0], [1.0]], [0, 1])
+    model = GLMClassifier().fit([[0.0], [1.0]], [0, 1])
     monkeypatch.delitem(sys.modules, "gluon_svrg.linear.to_gluon", raising=False)
     monkeypatch.setitem(sys.modules, "mxnet", None)
     with pytest.raises(ImportError, match=r"gluon_svrg needs MXNet 1.9.1, .*pip install"):

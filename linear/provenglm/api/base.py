@@ -70,7 +70,7 @@ def all_or_nothing(fit: _Fit) -> _Fit:
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
-    """What :class:`SVRGClassifier` and :class:`SVRGRegressor` share.
+    """What :class:`GLMClassifier` and :class:`GLMRegressor` share.
 
     Its subclasses have the arguments; like every estimator of scikit-learn it reads them in `fit`.
     """
@@ -395,3 +395,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             scores[part] = rows.block(part) @ coef
         scores += self.intercept_
         return scores
+
+
+def not_told_yet(offset: NumPyArray | None) -> set[str] | None:
+    """Return the methods that have said that an offset is missing; None if 0 is right."""
+    return set() if offset is not None and offset.any() else None

@@ -1,4 +1,4 @@
-"""SVRGClassifierCV: a classifier that finds its C by cross-validation."""
+"""GLMClassifierCV: a classifier that finds its C by cross-validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.metrics import get_scorer, make_scorer
 
-from provenglm.api.estimators import SVRGClassifier
+from provenglm.api.classifier import GLMClassifier
 from provenglm.api.scoring import PointOfPath, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated
 from provenglm.api.validation import (
@@ -32,13 +32,13 @@ from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
-__all__ = ["SVRGClassifierCV"]
+__all__ = ["GLMClassifierCV"]
 
 _LEAST_C, _MOST_C = -4, 4
 """Powers of ten between which a number of Cs is spread, as in LogisticRegressionCV."""
 
 
-class _ClassifierAtPoint(PointOfPath, SVRGClassifier):
+class _ClassifierAtPoint(PointOfPath, GLMClassifier):
     """The classifier at a point of the path."""
 
 
@@ -100,7 +100,7 @@ class _LabelledData(CheckedData):
             ) from error
 
 
-class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
+class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
     """Logistic regression that finds its C by cross-validation; every point proven or estimated.
 
     What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
@@ -130,9 +130,9 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
         Whether, with the best C, all rows are fitted. Otherwise C and coefficients are the means of
         what is best in each fold.
     class_weight : dict, 'balanced' or None
-        As in :class:`SVRGClassifier`; 'balanced' counts all rows, not those of a fold.
+        As in :class:`GLMClassifier`; 'balanced' counts all rows, not those of a fold.
     tol : float, default 1e-6
-        As in :class:`SVRGClassifier`, for every point.
+        As in :class:`GLMClassifier`, for every point.
     max_iter : int, default 1000
         The most snapshots of a point.
     max_time : float, optional
@@ -145,7 +145,7 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
         Which samples are drawn. It changes the way to the optima, and no fold: those are `cv`'s.
         None is a seed of its own: the same call gives the same bits.
     verbose : 'auto', 0, 1 or 2
-        As in :class:`SVRGClassifier`; a line for each part of the path.
+        As in :class:`GLMClassifier`; a line for each part of the path.
 
     Attributes
     ----------
@@ -167,22 +167,22 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):  # type: ignore[misc]
         Where all folds share one Hessian, a point ends when its *estimate* is as small as `tol`
         asks; its proven bound may be far larger. `gap_` is that of the last fit.
     classes_, coef_, intercept_
-        As in :class:`SVRGClassifier`.
+        As in :class:`GLMClassifier`.
     objective_, gap_, decrement_, history_, solver_, why_, stop_reason_
         Of the last fit; not there with ``refit=False``.
     n_features_in_, feature_names_in_
-        As in :class:`SVRGClassifier`.
+        As in :class:`GLMClassifier`.
 
     See Also
     --------
-    SVRGClassifier
+    GLMClassifier
 
     Examples
     --------
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from provenglm import SVRGClassifierCV
+    >>> from provenglm import GLMClassifierCV
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = SVRGClassifierCV(Cs=5, cv=3).fit(X, y)
+    >>> model = GLMClassifierCV(Cs=5, cv=3).fit(X, y)
     >>> model.scores_.shape
     (3, 1, 5)
     """

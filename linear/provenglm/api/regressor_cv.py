@@ -1,4 +1,4 @@
-"""SVRGRegressorCV: a regressor that finds its alpha by cross-validation."""
+"""GLMRegressorCV: a regressor that finds its alpha by cross-validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.metrics import get_scorer, make_scorer, r2_score
 
-from provenglm.api.estimators import SVRGRegressor, check_smooth
+from provenglm.api.regressor import GLMRegressor, check_smooth
 from provenglm.api.scoring import PointOfPath, score_path, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated
 from provenglm.api.validation import check_features, check_target, check_weight
@@ -24,7 +24,7 @@ from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
-__all__ = ["SVRGRegressorCV"]
+__all__ = ["GLMRegressorCV"]
 
 _GREATEST, _LEAST = 4, -4
 """Powers of ten between which a number of alphas is spread, beside the *sum* of the losses."""
@@ -33,7 +33,7 @@ _OF_THE_GREATEST = 1e-3
 """The least of a number of alphas with an L1 share, as in LassoCV."""
 
 
-class _RegressorAtPoint(PointOfPath, SVRGRegressor):
+class _RegressorAtPoint(PointOfPath, GLMRegressor):
     """The regressor at a point of the path."""
 
 
@@ -73,38 +73,38 @@ class _Numbers(CheckedData):
         return score_path(self.scorer, self.at_point, features, test, target, path, params)
 
 
-class SVRGRegressorCV(CrossValidated, SVRGRegressor):  # type: ignore[misc]
+class GLMRegressorCV(CrossValidated, GLMRegressor):  # type: ignore[misc]
     """Linear regression that finds its alpha by cross-validation; every point proven or estimated.
 
     What :class:`sklearn.linear_model.ElasticNetCV` is to ElasticNet, for every loss of
-    :class:`SVRGRegressor`: for each fold the optima for all `alphas`, each from the one before it,
+    :class:`GLMRegressor`: for each fold the optima for all `alphas`, each from the one before it,
     their scores on the held-out rows, and a last fit on all rows with the best alpha. Folds are
-    read as :class:`SVRGClassifierCV` says.
+    read as :class:`GLMClassifierCV` says.
 
     Parameters
     ----------
     loss : {'squared', 'huber', 'poisson', 'gamma', 'tweedie'}
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
     alphas : int or list of float, default 10
         The strengths of the penalty beside the *mean* loss, each at least 0. A number of them is
         spread evenly in the logarithm. With an L1 share they go from the least alpha that leaves
         all coefficients 0 to a thousandth of it, as in ElasticNetCV; else from 1e4 / S to
-        1e-4 / S, with S the sum of the weights: 1 / (C S) for SVRGClassifierCV's Cs.
+        1e-4 / S, with S the sum of the weights: 1 / (C S) for GLMClassifierCV's Cs.
     l1_ratios : sequence of float, default (0.0,)
         The shares of the penalty that are on sizes instead of squares, from 0 to 1; all of them are
         tried with all `alphas`. For Huber's loss 0.
     epsilon, power, fit_intercept
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
     cv : int, splitter or iterable, default None
         An integer is the number of folds, of consecutive rows; None is 5; a splitter of
         scikit-learn, which may look at X, unless it is of Chunks; or pairs of training and test
         indices.
     scoring : str, callable or None
         By which a point is judged on held-out rows: a name of scikit-learn's, a callable
-        ``scorer(estimator, X, y)``; None is what `score` of :class:`SVRGRegressor` returns: R^2, or
+        ``scorer(estimator, X, y)``; None is what `score` of :class:`GLMRegressor` returns: R^2, or
         the share of the deviance that is explained.
     refit, tol, max_iter, max_time, n_jobs, random_state, verbose
-        As in :class:`SVRGClassifierCV`.
+        As in :class:`GLMClassifierCV`.
 
     Attributes
     ----------
@@ -120,24 +120,24 @@ class SVRGRegressorCV(CrossValidated, SVRGRegressor):  # type: ignore[misc]
     coefs_paths_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_alphas, 1, p + 1)
         Coefficients and, last, intercept (without one, p).
     n_iter_, gaps_, decrements_
-        Of each point, as in :class:`SVRGClassifierCV`.
+        Of each point, as in :class:`GLMClassifierCV`.
     coef_, intercept_
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
     scale_, objective_, gap_, decrement_, history_, solver_, why_, stop_reason_
         Of the last fit; not there with ``refit=False``.
     n_features_in_, feature_names_in_
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
 
     See Also
     --------
-    SVRGRegressor
+    GLMRegressor
 
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from provenglm import SVRGRegressorCV
+    >>> from provenglm import GLMRegressorCV
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = SVRGRegressorCV(alphas=5, cv=3).fit(X, y)
+    >>> model = GLMRegressorCV(alphas=5, cv=3).fit(X, y)
     >>> model.scores_.shape
     (3, 1, 5)
     """

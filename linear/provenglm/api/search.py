@@ -144,7 +144,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         Parameters
         ----------
         X : array-like of shape (n, p)
-            As in :class:`SVRGClassifier`.
+            As in :class:`GLMClassifier`.
         y : array-like of shape (n,)
             Labels, of a regressor numbers.
         sample_weight : array-like of shape (n,), optional
@@ -155,7 +155,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
 
         Returns
         -------
-        SVRGClassifierCV or SVRGRegressorCV
+        GLMClassifierCV or GLMRegressorCV
             Itself.
 
         Raises

@@ -199,7 +199,7 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
             raise ValueError(
                 f"Unknown label type: y has {labels[np.argmax(fractions)]!s} in row "
                 f"{int(np.argmax(fractions))}, a continuous target, and {name} needs classes: take "
-                "SVRGRegressor for numbers, or make classes of them with "
+                "GLMRegressor for numbers, or make classes of them with "
                 "sklearn.preprocessing.KBinsDiscretizer"
             )
     if labels.dtype.kind not in "biuf":
