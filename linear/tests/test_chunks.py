@@ -466,7 +466,7 @@ def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
         return read(self, *given)
 
     monkeypatch.setattr(parts.FilePart, "read", interrupting)
-    model = GLMClassifier(metric="hessian", tol=1e-12, random_state=0)
+    model = GLMClassifier(tol=1e-12, random_state=0)
     try:
         with pytest.warns(match="interrupted"):
             model.fit(data, y)

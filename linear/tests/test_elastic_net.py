@@ -311,14 +311,6 @@ def test_what_has_no_way():
         GLMRegressor("huber", l1_ratio=0.5).fit(X, y)
 
 
-@pytest.mark.parametrize("metric", ["diagonal", "identity"])
-def test_a_metric_of_old_means_auto(metric):
-    X, y = [[0.0], [1.0], [2.0]], [0, 1, 0]
-    with pytest.warns(FutureWarning, match="it means 'auto' now"):
-        model = GLMClassifier(metric=metric, l1_ratio=0.5).fit(X, y)
-    np.testing.assert_array_equal(model.coef_, GLMClassifier(l1_ratio=0.5).fit(X, y).coef_)
-
-
 def test_clone_keeps_the_ratio():
     assert clone(GLMClassifier(l1_ratio=0.25)).l1_ratio == 0.25
     assert GLMRegressor().l1_ratio == 0.0

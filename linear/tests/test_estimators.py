@@ -269,6 +269,23 @@ def test_a_clone_has_the_arguments_alone():
     assert repr(GLMRegressor("huber", alpha=2)) == "GLMRegressor(alpha=2, loss='huber')"
 
 
+@pytest.mark.parametrize("make", [GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV])
+def test_the_old_name_is_the_same_class(make):
+    name = make.__name__
+    old_name = name.replace("GLM", "SVRG")
+    old = getattr(provenglm, old_name)
+    assert old is make
+    assert {name, old_name} <= set(provenglm.__all__)
+    model = old(tol=1e-5)
+    assert repr(model) == f"{name}(tol=1e-05)"
+    assert type(clone(model)) is make
+    assert clone(model).get_params() == model.get_params()
+    assert type(pickle.loads(pickle.dumps(model))) is make
+    assert list(make_pipeline(StandardScaler(), model).named_steps) == [
+        "standardscaler", name.lower()
+    ]  # fmt: skip
+
+
 @pytest.mark.full
 def test_a_search_in_a_pipeline():
     X, y = IRIS
@@ -377,13 +394,13 @@ def test_a_warm_start_elsewhere():
 def hard():
     """So ill-conditioned that one snapshot is not enough, and so large that Newton is not taken."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(20_000, 60)) * 10.0 ** rng.uniform(-3, 3, 60)
-    y = (X / X.std(axis=0)) @ rng.normal(size=60) + 3 * rng.normal(size=20_000) > 0
+    X = rng.normal(size=(30_000, 60)) * 10.0 ** rng.uniform(-3, 3, 60)
+    y = (X / X.std(axis=0)) @ rng.normal(size=60) + 3 * rng.normal(size=30_000) > 0
     return X, y
 
 
 def test_max_iter(hard):
-    model = GLMClassifier(max_iter=1, metric="hessian")
+    model = GLMClassifier(max_iter=1)
     with pytest.warns(ConvergenceWarning) as caught:
         model.fit(*hard)
     message = str(caught[0].message)
@@ -396,7 +413,7 @@ def test_max_iter(hard):
 
 
 def test_max_time(hard):
-    model = GLMClassifier(max_time=1e-6, metric="hessian")
+    model = GLMClassifier(max_time=1e-6)
     with pytest.warns(
         ConvergenceWarning, match=r"max_time=1e-06 seconds were over: raise max_time"
     ):
@@ -421,7 +438,7 @@ def test_ctrl_c_keeps_the_best_point(hard, monkeypatch, ctrl_c):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(progress.Progress, "__call__", interrupt)
-    model = GLMClassifier(metric="hessian", tol=1e-13)
+    model = GLMClassifier(tol=1e-13)
     with pytest.warns(ConvergenceWarning, match=r"it was interrupted after .*: coef_ is the best"):
         model.fit(*hard)
     assert model.objective_ <= seen[1].objective <= seen[0].objective
@@ -512,11 +529,18 @@ def test_digits_of_the_bar():
     assert bar._digits_of(record()) == 0
 
 
-@pytest.mark.parametrize("metric", ["diagonal", "identity"])
-def test_metrics_that_are_gone(hard, metric):
-    with pytest.warns(FutureWarning, match="deprecated.*means 'auto' now"):
-        model = GLMClassifier(metric=metric, random_state=0).fit(*hard)
-    same = GLMClassifier(random_state=0).fit(*hard)
+@pytest.mark.parametrize("metric", ["hessian", "diagonal"])
+@pytest.mark.parametrize("make", [GLMClassifier, GLMRegressor])
+def test_the_metric_is_deprecated_and_has_no_effect(make, metric):
+    X, y = load_breast_cancer(return_X_y=True)
+    words = (
+        f"metric='{metric}' has no effect, and the parameter metric will be removed in version "
+        "0.10: leave it out; the solver is chosen from the data, and why_ explains the choice"
+    )
+    with pytest.warns(FutureWarning, match=re.escape(words)) as caught:
+        model = make(metric=metric).fit(X, y)
+    assert [warning.filename for warning in caught] == [__file__]
+    same = make().fit(X, y)
     assert model.solver_ == same.solver_
     np.testing.assert_array_equal(model.coef_, same.coef_)
 

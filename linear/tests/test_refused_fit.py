@@ -97,8 +97,8 @@ SETTINGS = {
 def settings_of(model):
     """Return settings that are refused; some are looked at when much has been done already."""
     refused = dict(SETTINGS)
-    if hasattr(model, "metric") and "metric" in model.get_params():
-        refused |= {"metric": {"metric": "x"}, "l1_ratio": {"l1_ratio": 2.0}}
+    if "warm_start" in model.get_params():
+        refused |= {"l1_ratio": {"l1_ratio": 2.0}}
         refused |= {"warm_start": {"warm_start": "no"}, "other columns": {"warm_start": True}}
     for name, value in (("C", 0), ("alpha", -1), ("Cs", []), ("alphas", [-1]), ("loss", "x")):
         if name in model.get_params():

@@ -261,11 +261,6 @@ REFUSED = {
         lambda: GLMRegressor(max_time=0).fit(X, COUNTS),
         "max_time must be a number above 0, got 0: the seconds after which the fit ends",
     ),
-    "metric": (
-        lambda: GLMRegressor(metric="newton-cg").fit(X, COUNTS),
-        "metric must be one of 'auto', 'hessian', 'diagonal', 'identity', got "
-        "'newton-cg': 'auto' chooses by what it measures",
-    ),
     "verbose": (
         lambda: GLMRegressor(verbose=-1).fit(X, COUNTS),
         "verbose must be 'auto', 0, 1 or 2, got -1: 0 shows nothing but warnings, 1 a bar and a "

@@ -1,10 +1,12 @@
 """A fitted model as a layer of Gluon, and in a model directory."""
 
+import pickle
 import sys
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import provenglm
 import pytest
 from gluon_svrg.linear import GLMClassifier, GLMRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
@@ -53,6 +55,22 @@ def test_an_exported_model_has_the_scores(fitted, tmp_path):
     expected = model.to_gluon()(mx.nd.array(X)).asnumpy()
     # The same float32 operator, in batches of another size.
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", ["Classifier", "ClassifierCV", "Regressor", "RegressorCV"])
+def test_the_old_name_is_the_same_class(name):
+    new, old = getattr(gs.linear, f"GLM{name}"), getattr(gs.linear, f"SVRG{name}")
+    assert old is new
+    assert issubclass(new, getattr(provenglm, f"GLM{name}"))
+    assert {f"GLM{name}", f"SVRG{name}"} <= set(gs.linear.__all__)
+    assert repr(old()) == f"GLM{name}()"
+    assert type(pickle.loads(pickle.dumps(old()))) is new
+
+
+def test_a_pickle_of_version_0_8_is_found_by_the_old_name():
+    model = GLMClassifier().fit([[0.0], [1.0]], [0, 1])
+    text = pickle.dumps(model, protocol=0).replace(b"GLMClassifier", b"SVRGClassifier")
+    assert type(pickle.loads(text)) is GLMClassifier
 
 
 def test_before_fit():

@@ -38,8 +38,6 @@ _SAME_DATA, _ROUNDING = 1e-6, 1e-14
 """How far the objective of the same data may be from objective_: relative, and by products that
 are rounded. On 3,600 random problems the most was 2 % of that."""
 
-METRICS = ("auto", "hessian", "diagonal", "identity")
-
 
 def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -> None:
     """Warn, as a rule of what did not converge, at the line that called this package."""
@@ -128,15 +126,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, progress: Progress, began: float | None = None) -> Settings:
         """Return the checked arguments of the solver; a fit that began at `began`, else now."""
-        if self.metric not in METRICS:
-            raise ValueError(
-                f"metric must be one of {', '.join(map(repr, METRICS))}, got {self.metric!r}: "
-                "'auto' chooses by what it measures"
-            )
-        if self.metric in ("diagonal", "identity"):
+        if self.metric != "auto":
             warn(
-                f"metric={self.metric!r} is deprecated: epochs in such a metric were slower than "
-                "the other ways, and are gone; it means 'auto' now",
+                f"metric={self.metric!r} has no effect, and the parameter metric will be removed "
+                "in version 0.10: leave it out; the solver is chosen from the data, and why_ "
+                "explains the choice",
                 FutureWarning,
             )
         for name in ("fit_intercept", "warm_start"):
@@ -155,7 +149,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             ),
             max_time=max_time,
             began=time.perf_counter() if began is None else began,
-            metric=self.metric,
             seed=self._seed(),
             watch=progress,
             notice=progress.notice,

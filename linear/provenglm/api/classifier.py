@@ -64,10 +64,6 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         much again.
     max_time : float, optional
         The most seconds, checks and proof included; the fit ends at the next snapshot.
-    metric : str, default 'auto'
-        How steps are measured. 'auto' chooses by the size of the problem and by what it measures,
-        and tells it in ``why_``; 'hessian' is for comparisons. 'diagonal' and 'identity' are
-        deprecated, and mean 'auto'.
     warm_start : bool, default False
         Whether `fit` begins at the coefficients of the last fit.
     random_state : int, RandomState or None
@@ -77,6 +73,11 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         0 shows nothing; 2 a line a snapshot, by Python's logging (on the standard output where the
         program has not configured it); 1 a progress bar as well; 'auto' the bar on a terminal or in
         a notebook only.
+    metric : str, default 'auto'
+        Has no effect: the solver is chosen from the data, and ``why_`` explains the choice.
+
+        .. deprecated:: 0.9
+           `metric` will be removed in version 0.10.
 
     Attributes
     ----------
@@ -137,10 +138,10 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         tol: float = 1e-6,
         max_iter: int = 1000,
         max_time: float | None = None,
-        metric: str = "auto",
         warm_start: bool = False,
         random_state: int | RandomState | None = None,
         verbose: Verbose = 0,
+        metric: str = "auto",
     ) -> None:
         self.C = C
         self.l1_ratio = l1_ratio
@@ -149,10 +150,10 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
-        self.metric = metric
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.metric = metric
 
     @all_or_nothing
     def fit(

@@ -70,7 +70,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     power : float, default 1.5
         For Tweedie's loss: the variance is proportional to mean^power. From 1, which is
         loss='poisson', to 2, which is loss='gamma'. For 0 take loss='squared'.
-    fit_intercept, tol, max_iter, max_time, metric, warm_start, random_state, verbose
+    fit_intercept, tol, max_iter, max_time, warm_start, random_state, verbose, metric
         As in :class:`GLMClassifier`.
 
     Attributes
@@ -104,10 +104,10 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         tol: float = 1e-6,
         max_iter: int = 1000,
         max_time: float | None = None,
-        metric: str = "auto",
         warm_start: bool = False,
         random_state: int | RandomState | None = None,
         verbose: Verbose = 0,
+        metric: str = "auto",
     ) -> None:
         self.loss = loss
         self.alpha = alpha
@@ -118,10 +118,10 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_iter = max_iter
         self.max_time = max_time
-        self.metric = metric
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
+        self.metric = metric
 
     @all_or_nothing
     def fit(
