@@ -37,42 +37,45 @@ __all__ = ["GLMClassifier"]
 
 
 class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
-    """Logistic regression of two or more classes, with L2 and L1 penalty, to a proven distance.
+    """Logistic and softmax regression with a proven distance to the optimum.
 
-    It minimises what :class:`sklearn.linear_model.LogisticRegression` minimises, and takes its
-    place in pipelines and searches. There is no solver to choose and no step to find, and features
-    need no scaling: they are standardised inside, while objective and penalty stay those of the
+    The objective is that of :class:`sklearn.linear_model.LogisticRegression`, which this class can
+    replace in pipelines and searches. There is no solver and no step size to choose. Features need
+    no scaling: they are standardised internally, but the penalty is on the coefficients of the
     features as they are given. The intercept is not penalised.
 
     Parameters
     ----------
     C : float, default 1.0
-        One over the strength of the penalty, above 0; ``math.inf`` for none.
+        Inverse of the strength of the penalty; must be positive. ``math.inf`` means no penalty.
     l1_ratio : float, default 0.0
-        The share of the penalty that is on the sizes of the coefficients, not their squares, from 0
-        to 1. Above 0, coefficients that do not pay are exactly 0.
+        Share of the L1 penalty, from 0 (L2 penalty only) to 1 (L1 penalty only). If it is above 0,
+        some coefficients are exactly 0.
     fit_intercept : bool, default True
-        Whether there is an intercept.
+        Whether to fit an intercept.
     class_weight : dict, 'balanced' or None
-        Weights by label, which multiply `sample_weight`; 'balanced' gives each class the same sum.
+        Weights per label, which multiply `sample_weight`. 'balanced' gives each class the same
+        total weight.
     tol : float, default 1e-6
-        The fit ends when the objective is this near the optimum, relative to what was gained over
-        the best constant prediction: proven by ``gap_``, or, where a proof is too dear, estimated
-        by ``decrement_`` with a margin of twenty.
+        The fit ends when the objective is this close to the optimum, relative to the improvement
+        over the best constant prediction. ``gap_`` proves this. If a proof costs too much, the
+        estimate ``decrement_`` has to be 20 times smaller instead.
     max_iter : int, default 1000
-        The most snapshots. Each is a pass over all data; the steps to the next one cost about as
-        much again.
+        Maximum number of snapshots. A snapshot is a full pass over the data; the step to the next
+        one costs about as much again.
     max_time : float, optional
-        The most seconds, checks and proof included; the fit ends at the next snapshot.
+        Maximum time in seconds, including checks and proof. The fit ends at the first snapshot
+        after it.
     warm_start : bool, default False
-        Whether `fit` begins at the coefficients of the last fit.
+        Whether `fit` starts at the coefficients of the previous fit.
     random_state : int, RandomState or None
-        Which samples are drawn. It changes the way to the optimum, so that coefficients differ by
-        what `tol` allows. None is a seed of its own: the same call gives the same bits.
+        Seed for the rows that are sampled. It changes the steps to the optimum, so coefficients
+        differ by as much as `tol` allows. None means a fixed seed: the same call returns identical
+        results.
     verbose : 'auto', 0, 1 or 2
-        0 shows nothing; 2 a line a snapshot, by Python's logging (on the standard output where the
-        program has not configured it); 1 a progress bar as well; 'auto' the bar on a terminal or in
-        a notebook only.
+        0 is silent. 2 logs one line per snapshot, which is printed if the program has not
+        configured logging. 1 also shows a progress bar. 'auto' is 1 in a terminal or a notebook,
+        and 2 elsewhere.
     metric : str, default 'auto'
         Has no effect: the solver is chosen from the data, and ``why_`` explains the choice.
 
@@ -82,35 +85,36 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : numpy.ndarray of shape (K,)
-        The labels. A class whose samples all have the weight 0 is left out.
+        The class labels. A class is left out if all its samples have weight 0.
     coef_ : numpy.ndarray of shape (1, p) for two classes, else (K, p), float64
-        The coefficients; for two classes those of ``classes_[1]``.
+        The coefficients. For two classes they are those of ``classes_[1]``.
     intercept_ : numpy.ndarray of shape (1,) or (K,), float64
-        For three or more classes, their mean is 0: a shift of all changes no probability.
+        The intercepts. For three or more classes their mean is 0, because adding a constant to all
+        of them changes no probability.
     objective_ : float
-        The mean of the losses, weighted, plus ``(1 - l1_ratio) / 2 ||coef_||^2 + l1_ratio
-        ||coef_||_1`` over C S, with S the sum of all weights. Times C S, it is
-        LogisticRegression's.
+        The weighted mean loss plus ``((1 - l1_ratio) / 2 ||coef_||^2 + l1_ratio ||coef_||_1) / (C
+        S)``, where S is the sum of the weights. Multiplied by C S it is the objective of
+        LogisticRegression.
     gap_ : float
-        ``objective_`` is proven to be at most this far above the optimum, up to the rounding of
-        float64 (about 1e-14 of it). Both are those of ``coef_`` and ``intercept_`` as they are
-        here. See ``docs/linear/certificate.md``. If nothing else can be proven, all that is known
-        is that no loss is below its least value.
+        Proven bound: ``objective_`` is at most this far above the optimum, up to the rounding of
+        float64 (about 1e-14 of it). Both belong to ``coef_`` and ``intercept_`` as they are stored.
+        See ``docs/linear/certificate.md``. If no better bound can be proven, the optimum is only
+        known to be at least the infimum of the loss.
     decrement_ : float
-        An estimate of the same distance, which is nearer the truth when the penalty is tiny.
+        Estimate of the same distance. It is closer to the truth if the penalty is tiny.
     history_ : list of dict
-        One for each snapshot: iteration, passes, seconds, objective, gap, decrement. Seconds count
-        from the call of `fit`, and the last ones have the proof.
-        ``pandas.DataFrame(model.history_)`` is a table of it.
+        One dict per snapshot: iteration, passes, seconds, objective, gap, decrement. Seconds count
+        from the call of `fit`; those of the last dict include the proof.
+        ``pandas.DataFrame(model.history_)`` makes it a table.
     n_iter_ : int
-        Snapshots (or Newton's iterations).
+        Number of snapshots (for Newton's method, of iterations).
     solver_, why_, stop_reason_ : str
-        Which way was taken; why, with the numbers; why it ended: a proof and an estimate have
-        different sentences.
+        The method that was used; why it was chosen, with the numbers; and why the fit ended. A
+        proof and an estimate have different sentences.
     n_features_in_ : int
-        p.
+        Number of features p.
     feature_names_in_ : numpy.ndarray of shape (p,)
-        The columns' names, where X had some.
+        Names of the columns, if X has names.
 
     See Also
     --------
@@ -159,47 +163,48 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def fit(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> GLMClassifier:
-        """Find the optimum.
+        """Fit the model.
 
         Parameters
         ----------
         X : array-like, sparse matrix or Chunks of shape (n, p)
-            Numbers or booleans of any dtype and order. Not copied as a whole, unless they are few:
-            up to eight million numbers. Of SciPy's sparse matrices and arrays, CSR of float32 or
-            float64 is read as it is; other formats, and CSR with unsorted or duplicate entries
-            (which are summed), are copied to it once, and so are whole numbers. `X` is not changed.
-            Memory maps and :class:`Chunks` are read in blocks, several times.
+            Numbers or booleans of any dtype and memory order. `X` is not changed, and not copied as
+            a whole if it has more than eight million numbers. Of SciPy's sparse matrices and
+            arrays, CSR of float32 or float64 is used as it is. Other formats, integers, and CSR
+            with unsorted or duplicate entries (which are summed) are copied once. Memory maps and
+            :class:`Chunks` are read in blocks, several times.
         y : array-like of shape (n,)
-            Labels: whole numbers, booleans or strings. Of Chunks it may be a list of arrays, one
-            for each chunk, and so may `sample_weight`.
+            Labels: integers, booleans or strings. For Chunks, `y` and `sample_weight` may be lists
+            of arrays, one per chunk.
         sample_weight : array-like of shape (n,), optional
-            Not negative. 2 is as good as a row that stands there twice, 0 leaves the row out.
+            Non-negative weights. Weight 2 is the same as repeating the row, weight 0 the same as
+            leaving it out.
         offset : array-like of shape (n,), optional
-            For two classes: numbers that are added to the scores, such as those of another model.
-            Of Chunks it may be a list of arrays, as `y`.
+            For two classes only: numbers added to the scores, such as the scores of another model.
+            For Chunks it may be a list of arrays.
 
         Returns
         -------
         GLMClassifier
-            Itself.
+            The fitted estimator.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument cannot be; if X or y has NaN or infinity; if there are fewer than two
-            classes; if a weight is negative or all are 0; if there are an offset and more than two
-            classes.
+            If an argument is invalid, if X or y contains NaN or infinity, if there are fewer than
+            two classes, if a weight is negative or all weights are 0, or if there are an offset and
+            more than two classes.
 
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
-            If `tol` is not reached: how far the optimum is, and why; also if only an estimate says
-            that it is, and ``gap_`` is more than 100 times what `tol` asks. Ctrl-C warns as well,
-            and the best point is kept.
+            If `tol` is not reached. The warning says how far the optimum may be, and why. It is
+            also raised if only an estimate reaches `tol` and ``gap_`` is more than 100 times what
+            `tol` asks. Ctrl-C also warns, and the best point is kept.
         """
         began, name = time.perf_counter(), type(self).__name__
         strength = check_number(
-            "C", self.C, "one over the strength of the penalty; inf for none", 0, above=True
+            "C", self.C, "inverse strength of the penalty; inf for no penalty", 0, above=True
         )
         l1_ratio = self._checked_l1_ratio()
         features = check_features(self, X, reset=True)
@@ -211,7 +216,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         total = float(len(codes)) if weight is None else float(weight.sum())
         penalty = 1 / strength / total
         if math.isinf(penalty):
-            raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
+            raise ValueError(f"C is {strength:g}, and 1 / C overflows float64: give a larger C")
         given = self._checked_offset(X, offset, features, count)
         loss: Loss = Logistic() if count == 2 else Softmax(count)
         if given is not None:
@@ -228,8 +233,8 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         start = self._start((1 if count == 2 else count, features.shape[1]))
         if start is not None and not np.array_equal(self.classes_, classes):
             raise ValueError(
-                f"warm_start=True, and the last fit had the classes {self.classes_}, this one has "
-                f"{classes}: set warm_start=False"
+                f"warm_start=True, and the previous fit had the classes {self.classes_}, but this "
+                f"fit has {classes}: set warm_start=False"
             )
         solution = self._run(lambda settings: solve(problem, settings, start), began)
         self.classes_ = classes
@@ -240,8 +245,8 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> float:
-        """Return the accuracy, as other classifiers do; y, weights and offsets as in `fit`."""
-        from sklearn.metrics import accuracy_score  # takes 60 ms, which a fit does not need
+        """Return the accuracy on the given data. The parameters are those of `fit`."""
+        from sklearn.metrics import accuracy_score  # this import takes 60 ms
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         predicted = self._labels(self._with_offset(X, offset, "score"))
@@ -250,14 +255,16 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         return float(accuracy_score(true, predicted, sample_weight=weight))
 
     def decision_function(self, X: object, offset: object = None) -> NumPyArray:
-        """Return the scores, float64: (n,) for two classes (above 0: ``classes_[1]``), else (n, K).
+        """Return the scores, of shape (n,) for two classes, else (n, K), in float64.
+
+        For two classes, a score above 0 predicts ``classes_[1]``.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         offset : array-like of shape (n,), optional
-            As in `fit`; none is 0.
+            As in `fit`. If it is left out, it is 0.
         """
         scores = self._with_offset(X, offset, "decision_function")
         return scores[:, 0] if len(self.classes_) == 2 else scores
@@ -270,7 +277,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         offset : array-like of shape (n,), optional
-            As in `fit`; none is 0.
+            As in `fit`. If it is left out, it is 0.
         """
         return self._labels(self._with_offset(X, offset, "predict"))
 
@@ -282,7 +289,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         offset : array-like of shape (n,), optional
-            As in `fit`; none is 0.
+            As in `fit`. If it is left out, it is 0.
         """
         scores = self._with_offset(X, offset, "predict_proba")
         if len(self.classes_) > 2:
@@ -293,14 +300,16 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         return table
 
     def predict_log_proba(self, X: object, offset: object = None) -> NumPyArray:
-        """Return the logarithms of the probabilities, (n, K); finite where a probability is 0.
+        """Return the logarithm of the probability of each class, of shape (n, K).
+
+        It is finite even if the probability underflows to 0.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         offset : array-like of shape (n,), optional
-            As in `fit`; none is 0.
+            As in `fit`. If it is left out, it is 0.
         """
         scores = self._with_offset(X, offset, "predict_log_proba")
         if len(self.classes_) > 2:
@@ -308,26 +317,26 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         return np.asarray(log_expit(np.hstack([-scores, scores])))
 
     def sparsify(self) -> GLMClassifier:
-        """Make ``coef_`` a CSR matrix: less to keep where an L1 penalty has left few of them.
+        """Convert ``coef_`` to a CSR matrix, which saves memory if most coefficients are 0.
 
-        Predictions stay the same, and `fit` makes an array of it again.
+        Predictions stay the same. The next `fit` makes ``coef_`` an array again.
 
         Returns
         -------
         GLMClassifier
-            Itself.
+            The fitted estimator.
         """
         check_is_fitted(self)
         self.coef_ = csr_matrix(self.coef_)
         return self
 
     def densify(self) -> GLMClassifier:
-        """Make ``coef_`` an array, which it is after `fit`.
+        """Convert ``coef_`` back to an array, which is the format after `fit`.
 
         Returns
         -------
         GLMClassifier
-            Itself.
+            The fitted estimator.
         """
         check_is_fitted(self)
         self.coef_ = self._dense_coef()
@@ -336,34 +345,35 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def covariance(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> NumPyArray:
-        """Return the covariance of the coefficients, for two classes, from the data of the fit.
+        """Return the covariance matrix of the coefficients, for two classes.
 
-        The inverse of the Fisher information H; with a penalty M^-1 H M^-1, with M the Hessian of
-        the penalised objective: the variance of the penalised estimate, which does not know its
-        bias.
+        It is the inverse of the Fisher information H. With a penalty it is M^-1 H M^-1, where M is
+        the Hessian of the penalised objective; this is the variance of the penalised estimate and
+        does not include its bias.
 
         Parameters
         ----------
         X, y, sample_weight, offset
-            As they were given to `fit`. A weight is how often a row was seen.
+            The arguments of `fit`. Weights are treated as frequencies.
 
         Returns
         -------
         numpy.ndarray of shape (p + 1, p + 1), or (p, p) without an intercept
-            That of the intercept is last.
+            The covariance matrix. The last row and column belong to the intercept.
 
         Raises
         ------
         ValueError
-            If there are more than two classes, a penalty with an ``l1_ratio`` above 0, or no
-            penalty and columns that depend on each other or classes that can be separated.
+            If there are more than two classes, if there is an L1 penalty, if the data are not those
+            of the fit, or if there is no penalty and columns are linearly dependent or classes can
+            be separated.
         """
         self._check_offset_given(offset)
         features = self._rows_to_score(X)
         scores = self._with_offset(X, offset, "covariance", features)
         if scores.shape[1] > 1:
             raise ValueError(
-                f"there are {len(self.classes_)} classes, and covariance is that of two: fit one "
+                f"there are {len(self.classes_)} classes, and covariance supports two: fit one "
                 "class against the others"
             )
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
@@ -376,17 +386,20 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def standard_errors(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> NumPyArray:
-        """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
+        """Return the standard errors of the coefficients, with that of the intercept last.
+
+        They are the square roots of the diagonal of `covariance`, with the same parameters.
+        """
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
 
     def _checked_offset(
         self, X: object, offset: object, rows: Data, count: int
     ) -> NumPyArray | None:
-        """Return the offsets of some rows, (n,), or None; `count` is that of the classes."""
+        """Return the checked offset, (n,), or None; `count` is the number of classes."""
         given = check_offset(joined("offset", offset, X), rows)
         if given is not None and count > 2:
             raise ValueError(
-                f"there are {count} classes, and offset is for two: fit one class against the "
+                f"there are {count} classes, and offset supports two: fit one class against the "
                 "others"
             )
         return given
@@ -394,9 +407,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     def _with_offset(
         self, X: object, offset: object, method: str, features: Data | None = None
     ) -> NumPyArray:
-        """Return the scores, (n, K), with the offset, as a method of this name needs them.
+        """Return the scores with the offset, (n, K); `method` is named in warnings.
 
-        `features` are those of X, if they are checked.
+        `features` are the checked features of X, if the caller has them already.
         """
         scores = self._scores(X) if features is None else self._scores_of(features)
         given = self._checked_offset(X, offset, scores, len(self.classes_))
@@ -416,7 +429,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.intercept_ = np.array(intercept, dtype=np.float64)
 
     def _penalty(self) -> tuple[float, float]:
-        """Return C and the share of the L1 penalty."""
+        """Return C and l1_ratio."""
         return self.C, self.l1_ratio
 
     def _warning(self, solution: Solution) -> str:

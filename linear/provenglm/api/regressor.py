@@ -33,14 +33,15 @@ __all__ = ["GLMRegressor"]
 
 
 class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
-    """Linear regression; the default ``alpha=1`` is beside the *mean* loss: ``Ridge(alpha=n)``.
+    """Generalized linear regression with a proven distance to the optimum.
 
-    With L2 and L1 penalty, and a squared, Huber, Poisson, gamma or Tweedie loss. It minimises, over
-    coefficients w and intercept b, and for Huber the scale sigma, the weighted mean of the losses
+    The loss is squared, Huber, Poisson, gamma or Tweedie, with L2 and L1 penalties. The default
+    ``alpha=1`` penalises the *mean* loss, which is ``Ridge(alpha=n)``. The objective, in the
+    coefficients w and the intercept b (and the scale sigma for Huber), is the weighted mean loss
     plus ``alpha (1 - l1_ratio) / 2 ||w||^2 + alpha l1_ratio ||w||_1``:
 
     ============ ============================== ================================================
-    loss         of a sample, r = y - (xw + b)  scikit-learn's estimator, S the sum of weights
+    loss         per sample, r = y - (xw + b)   scikit-learn's estimator, S the sum of weights
     ============ ============================== ================================================
     'squared'    r^2 / 2                        ``Ridge(alpha=alpha * S)``,
                                                 ``ElasticNet(alpha, l1_ratio=l1_ratio)``
@@ -50,26 +51,27 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     'tweedie'    half the deviance              ``TweedieRegressor(power=power, alpha=alpha)``
     ============ ============================== ================================================
 
-    h(z) is z^2/2 up to abs(z) = epsilon, and linear beyond. The last three predict
-    exp(xw + b). The features need no scaling, and the intercept is not penalised.
+    Here h(z) is z^2/2 up to abs(z) = epsilon, and linear beyond. The last three losses have a
+    logarithmic link: they predict exp(xw + b). Features need no scaling, and the intercept is not
+    penalised.
 
     Parameters
     ----------
     loss : {'squared', 'huber', 'poisson', 'gamma', 'tweedie'}
-        Huber's for targets with outliers, Poisson's for counts, gamma for amounts above 0, and
-        Tweedie's for amounts of which many are 0. For an exposure see `offset` of `fit`.
+        Huber's loss is for targets with outliers, Poisson's for counts, gamma for positive amounts,
+        and Tweedie's for amounts many of which are 0. For an exposure see `offset` of `fit`.
     alpha : float, default 1.0
-        The strength of the penalty beside the *mean* loss, at least 0. As in PoissonRegressor and
-        ElasticNet it means the same for any number of rows. ``Ridge(alpha)`` and
-        ``HuberRegressor(alpha=alpha)`` count the sum: this is their alpha divided by S. For
+        Strength of the penalty on the *mean* loss, at least 0. As in PoissonRegressor and
+        ElasticNet, its meaning does not depend on the number of rows. ``Ridge(alpha)`` and
+        ``HuberRegressor(alpha=alpha)`` use the sum of the losses: divide their alpha by S. For
         ``Ridge()`` give ``alpha=1 / n``.
     l1_ratio : float, default 0.0
-        As in :class:`GLMClassifier`; for Huber's loss 0.
+        As in :class:`GLMClassifier`. It must be 0 for Huber's loss.
     epsilon : float, default 1.35
-        For Huber's loss: residuals beyond epsilon sigma count as outliers. Above 1.
+        For Huber's loss: residuals larger than epsilon sigma count as outliers. It must be above 1.
     power : float, default 1.5
-        For Tweedie's loss: the variance is proportional to mean^power. From 1, which is
-        loss='poisson', to 2, which is loss='gamma'. For 0 take loss='squared'.
+        For Tweedie's loss: the variance is proportional to mean^power. It goes from 1, which is
+        loss='poisson', to 2, which is loss='gamma'. For 0 use loss='squared'.
     fit_intercept, tol, max_iter, max_time, warm_start, random_state, verbose, metric
         As in :class:`GLMClassifier`.
 
@@ -78,9 +80,9 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     coef_ : numpy.ndarray of shape (p,), float64
         The coefficients.
     intercept_ : float
-        0.0 without an intercept.
+        The intercept; 0.0 if ``fit_intercept=False``.
     scale_ : float
-        For Huber's loss, sigma; 0 for a perfect fit. Outliers are the samples with
+        For Huber's loss: sigma, which is 0 if the fit is perfect. Outliers are the samples with
         ``abs(y - model.predict(X)) > epsilon * scale_``.
     objective_, gap_, decrement_, history_, n_iter_, solver_, why_, stop_reason_
         As in :class:`GLMClassifier`.
@@ -127,39 +129,40 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def fit(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> GLMRegressor:
-        """Find the optimum.
+        """Fit the model.
 
         Parameters
         ----------
         X : array-like, sparse matrix or Chunks of shape (n, p)
             As in :meth:`GLMClassifier.fit`.
         y : array-like of shape (n,)
-            Finite numbers; for Poisson's and Tweedie's loss not negative, and not 0 everywhere;
-            for the gamma loss above 0.
+            Finite numbers. For Poisson's and Tweedie's loss they must not be negative, and not all
+            0; for the gamma loss they must be positive.
         sample_weight : array-like of shape (n,), optional
-            Not negative. 2 is as good as a row that stands there twice, 0 leaves the row out.
+            Non-negative weights. Weight 2 is the same as repeating the row, weight 0 the same as
+            leaving it out.
         offset : array-like of shape (n,), optional
-            Numbers that are added to xw + b: where the prediction is the exponential of that,
-            ``numpy.log(exposure)``. Of Chunks it may be a list of arrays, as `y`.
+            Numbers added to xw + b. For a loss with a logarithmic link this is
+            ``numpy.log(exposure)``. For Chunks it may be a list of arrays.
 
         Returns
         -------
         GLMRegressor
-            Itself.
+            The fitted estimator.
 
         Raises
         ------
         TypeError, ValueError
-            If an argument cannot be; if X or y has NaN or infinity; if y is none of the loss; if a
-            weight is negative or all are 0.
+            If an argument is invalid, if X or y contains NaN or infinity, if the loss does not
+            accept y, or if a weight is negative or all weights are 0.
 
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
-            As :meth:`GLMClassifier.fit`.
+            As in :meth:`GLMClassifier.fit`.
         """
         began, loss = time.perf_counter(), self._loss()
-        alpha = check_finite("alpha", self.alpha, "the strength of the penalty; 0 for none", 0)
+        alpha = check_finite("alpha", self.alpha, "strength of the penalty; 0 for no penalty", 0)
         l1_ratio = self._checked_l1_ratio()
         check_smooth(loss, l1_ratio)
         features = check_features(self, X, reset=True)
@@ -186,37 +189,37 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
-        """Return the prediction for each sample, (n,) and float64: the mean, as the loss has it.
+        """Return the predicted mean of each sample, of shape (n,), in float64.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         offset : array-like of shape (n,), optional
-            As in `fit`; none is 0, an exposure of 1.
+            As in `fit`. If it is left out, it is 0, which is an exposure of 1.
         """
         return self._loss().prediction(self._with_offset(X, offset, "predict"))
 
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> float:
-        """Return R^2; where a logarithm is predicted D^2, the share of the deviance explained.
+        """Return R^2, or D^2 (the explained deviance) for a loss with a logarithmic link.
 
-        As Ridge, HuberRegressor, PoissonRegressor, GammaRegressor and TweedieRegressor do: beside
-        the mean of y, which has no offset.
+        The same as in Ridge, HuberRegressor, PoissonRegressor, GammaRegressor and TweedieRegressor.
+        The baseline is the mean of y, without the offset.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
         y : array-like of shape (n,)
-            The true values.
+            True values.
         sample_weight : array-like of shape (n,), optional
-            Their weights.
+            Sample weights.
         offset : array-like of shape (n,), optional
             As in `predict`.
         """
-        from sklearn.metrics import r2_score  # as for classes
+        from sklearn.metrics import r2_score  # this import takes 60 ms
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         loss, name = self._loss(), type(self).__name__
@@ -230,33 +233,34 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def covariance(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> NumPyArray:
-        """Return the covariance of the coefficients, from the data of the fit.
+        """Return the covariance matrix of the coefficients.
 
-        The inverse of the Fisher information H; with a penalty M^-1 H M^-1, with M the Hessian of
-        the penalised objective: the variance of the penalised estimate, which does not know its
-        bias. For the squared, gamma and Tweedie loss times the dispersion: Pearson's statistic
-        divided by the sum of the weights less the degrees of freedom, as in statsmodels' GLM.
+        It is the inverse of the Fisher information H. With a penalty it is M^-1 H M^-1, where M is
+        the Hessian of the penalised objective; this is the variance of the penalised estimate and
+        does not include its bias. For the squared, gamma and Tweedie losses it is multiplied by the
+        dispersion, which is estimated as in statsmodels' GLM: Pearson's statistic divided by the
+        sum of the weights minus the degrees of freedom.
 
         Parameters
         ----------
         X, y, sample_weight, offset
-            As they were given to `fit`. A weight is how often a row was seen.
+            The arguments of `fit`. Weights are treated as frequencies.
 
         Returns
         -------
         numpy.ndarray of shape (p + 1, p + 1), or (p, p) without an intercept
-            That of the intercept is last.
+            The covariance matrix. The last row and column belong to the intercept.
 
         Raises
         ------
         ValueError
-            For Huber's loss, for a penalty with an ``l1_ratio`` above 0, and for columns that
-            depend on each other where there is no penalty.
+            If the loss is Huber's, if there is an L1 penalty, if the data are not those of the fit,
+            or if there is no penalty and columns are linearly dependent.
         """
         if self.loss == "huber":
             raise ValueError(
-                "loss is 'huber', which is no likelihood with a Fisher information: resample the "
-                "rows (sklearn.utils.resample) and take the deviation of the coefficients"
+                "loss is 'huber', which has no likelihood and no Fisher information: resample the "
+                "rows (sklearn.utils.resample) and use the standard deviation of the coefficients"
             )
         self._check_offset_given(offset)
         loss = self._loss()
@@ -272,15 +276,18 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     def standard_errors(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> NumPyArray:
-        """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
+        """Return the standard errors of the coefficients, with that of the intercept last.
+
+        They are the square roots of the diagonal of `covariance`, with the same parameters.
+        """
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
 
     def _with_offset(
         self, X: object, offset: object, method: str, features: Data | None = None
     ) -> NumPyArray:
-        """Return the scores, (n,), with the offset, as a method of this name needs them.
+        """Return the scores with the offset, (n,); `method` is named in warnings.
 
-        `features` are those of X, if they are checked.
+        `features` are the checked features of X, if the caller has them already.
         """
         scores = (self._scores(X) if features is None else self._scores_of(features))[:, 0]
         given = check_offset(joined("offset", offset, X), scores)
@@ -290,9 +297,9 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         return scores + given
 
     def _loss(self) -> Loss:
-        """Return the loss that the arguments name."""
+        """Return the loss object for the arguments."""
         if self.loss not in _LOSSES:
-            way = "for classes, take GLMClassifier"
+            way = "for classes, use GLMClassifier"
             if not isinstance(self.loss, str):
                 way = f"the penalty is a keyword, alpha={self.loss!r}"
             raise ValueError(
@@ -311,7 +318,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self.intercept_ = float(intercept[0])
 
     def _penalty(self) -> tuple[float, float]:
-        """Return alpha and the share of the L1 penalty."""
+        """Return alpha and l1_ratio."""
         return float(self.alpha), self.l1_ratio
 
     def __sklearn_tags__(self) -> Any:
@@ -320,7 +327,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         return tags
 
     def _more_tags(self) -> dict[str, bool]:
-        """Return the same for scikit-learn 1.5."""
+        """Return the tags in the format of scikit-learn 1.5."""
         return {"requires_positive_y": self._has_logarithm()}
 
     def _has_logarithm(self) -> bool:
@@ -328,12 +335,12 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
 
 def check_smooth(loss: Loss, l1_ratio: float) -> None:
-    """Raise a ValueError for an L1 penalty beside a loss whose scale is found as well."""
+    """Raise a ValueError if there is an L1 penalty and the loss estimates a scale."""
     if loss.has_scale and l1_ratio > 0:
         raise ValueError(
-            f"l1_ratio is {l1_ratio:g}, and loss={loss.name!r} has the penalty on squares only, "
-            "since its scale is found in an outer iteration that needs smooth optima: set "
-            "l1_ratio=0, or take loss='squared'"
+            f"l1_ratio is {l1_ratio:g}, and loss={loss.name!r} supports the L2 penalty only, "
+            "because its scale is estimated in an outer iteration that needs a smooth objective: "
+            "set l1_ratio=0, or use loss='squared'"
         )
 
 
