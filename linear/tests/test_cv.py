@@ -250,19 +250,19 @@ def test_every_gap_is_a_bound_of_the_distance(way):
         ({"Cs": True}, TypeError, "Cs must be a number of Cs or a list"),
         ({"Cs": "many"}, TypeError, "Cs must be a number of Cs or a list"),
         ({"Cs": [[1.0, 2.0]]}, TypeError, "Cs must be a number of Cs or a list"),
-        ({"Cs": [1e-320]}, ValueError, "beyond float64"),
+        ({"Cs": [1e-320]}, ValueError, "overflows float64"),
         ({"l1_ratios": []}, ValueError, "from 0 to 1, got"),
         ({"l1_ratios": [0.5, 1.5]}, ValueError, "from 0 to 1, got"),
         ({"l1_ratios": 0.5}, TypeError, "from 0 to 1, got 0.5"),
         ({"cv": 1000}, ValueError, "n_splits=1000"),
         ({"cv": "five"}, ValueError, "cv"),
         ({"cv": [(np.arange(5), np.arange(0))]}, ValueError, "at least one of each"),
-        ({"cv": [(np.arange(400), np.arange(7))]}, ValueError, "and X has 60 rows"),
+        ({"cv": [(np.arange(400), np.arange(7))]}, ValueError, "but X has 60 rows"),
         ({"scoring": "beauty"}, ValueError, "beauty"),
         (
             {"scoring": lambda estimator, X, y: np.nan},
             ValueError,
-            "no point of the path has",
+            "all scores of the path are NaN",
         ),
         ({"refit": "yes"}, TypeError, "refit must be True or False"),
         ({"tol": -1}, ValueError, "tol must be a number of at least 0"),
@@ -281,9 +281,9 @@ def test_a_training_set_without_a_class_is_refused():
     X, y = problem(60, classes=3)
     y[:] = np.arange(60) % 2
     y[7] = 2
-    with pytest.raises(ValueError, match="fold 0 have none of the 1 rows of the class 2"):
+    with pytest.raises(ValueError, match="fold 0 contain none of the 1 rows of the class 2"):
         GLMClassifierCV(cv=KFold(5)).fit(X, y)
-    with pytest.raises(ValueError, match="fold 0 have none of the 30 rows of the class b"):
+    with pytest.raises(ValueError, match="fold 0 contain none of the 30 rows of the class b"):
         GLMClassifierCV(cv=KFold(2)).fit(X, np.where(np.arange(60) < 30, "b", "a"))
 
 

@@ -63,14 +63,14 @@ def test_what_the_last_fit_found_is_forgotten_where_there_is_none():
 
 
 def test_no_fold_is_refused():
-    with pytest.raises(ValueError, match=r"cv is \[\], which gives no fold"):
+    with pytest.raises(ValueError, match=r"cv is \[\], which has no folds"):
         GLMClassifierCV(cv=[]).fit(X, Y)
 
 
 def test_a_class_of_no_weight_and_a_scorer_that_needs_all():
     labels = np.where(np.arange(N) % 10 == 0, 2, Y)
     model = GLMClassifierCV(2, scoring="neg_log_loss", class_weight={2: 0.0})
-    words = r"scoring is not defined on rows of the class 2, whose weight is 0"
+    words = r"scoring is not defined for rows of the class 2, which has weight 0"
     with pytest.raises(ValueError, match=words):
         model.fit(X, labels)
 
@@ -91,7 +91,7 @@ def test_a_splitter_may_look_at_the_rows():
     order = np.argsort(X[:, 0])
     wanted = GLMClassifierCV([1.0], cv=[(order[:200], order[200:])]).fit(X, Y)
     assert np.array_equal(model.scores_, wanted.scores_)
-    with pytest.raises(TypeError, match="cv looks at the rows of X, and those of Chunks"):
+    with pytest.raises(TypeError, match="cv reads the rows of X, which is not possible for Chunks"):
         GLMClassifierCV([1.0], cv=Looking()).fit(Chunks(PARTS), Y)
 
 

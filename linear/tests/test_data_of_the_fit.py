@@ -56,7 +56,7 @@ def test_standard_errors_of_other_data_are_refused(loss, what):
     y = TARGETS[loss]
     model = model_of(loss).fit(X, y, WEIGHT, OFFSET)
     for method in (model.standard_errors, model.covariance):
-        with pytest.raises(ValueError, match=r"give (X, y|the rows and the weights|offset)"):
+        with pytest.raises(ValueError, match=r"give (X, y|the rows and the weights|the offset)"):
             method(*OTHER_DATA[what](y))
     assert np.isfinite(model.standard_errors(X, y, WEIGHT, OFFSET)).all()
 
@@ -121,7 +121,7 @@ def test_a_forgotten_offset_is_told_once(loss, method):
     y = TARGETS[loss]
     call = [X] if method != "score" else [X, y]
     model = model_of(loss).fit(X, y, offset=OFFSET)
-    words = rf"fit had an offset, and {method} has none.*give the offset of these rows, or offset=0"
+    words = rf"fit had an offset, but {method} has none.*give the offset of these rows, or offset=0"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -138,7 +138,7 @@ def test_a_forgotten_offset_is_told_once(loss, method):
 
 def test_a_cross_validation_that_forgets_the_offset():
     y = TARGETS["poisson"]
-    with pytest.warns(UserWarning, match="fit had an offset, and score has none"):
+    with pytest.warns(UserWarning, match="fit had an offset, but score has none"):
         cross_val_score(model_of("poisson"), X, y, params={"offset": OFFSET}, error_score="raise")
 
 

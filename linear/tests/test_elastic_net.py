@@ -307,7 +307,7 @@ def test_ratio_that_is_no_number(ratio):
 
 def test_what_has_no_way():
     X, y = [[0.0], [1.0], [2.0]], [0, 1, 0]
-    with pytest.raises(ValueError, match="loss='huber' has the penalty on squares only"):
+    with pytest.raises(ValueError, match="loss='huber' supports the L2 penalty only"):
         GLMRegressor("huber", l1_ratio=0.5).fit(X, y)
 
 

@@ -379,7 +379,7 @@ def test_a_warm_start_elsewhere():
     X, y = CANCER
     model = GLMClassifier(warm_start=True).fit(X, y)
     with pytest.raises(
-        ValueError, match=r"coef_ of the last fit has the shape \(1, 30\), .* \(1, 5"
+        ValueError, match=r"coef_ of the previous fit has the shape \(1, 30\), .* \(1, 5"
     ):
         model.fit(X[:, :5], y)
     model = GLMClassifier(warm_start=True).fit(X, y)

@@ -145,28 +145,28 @@ def separated():
 @pytest.mark.parametrize(
     ("of", "told"),
     [
-        (same_twice, "columns 1, 4 of X are a linear combination of each other, and their"),
-        (constant, "column 4 of X is the same in all rows, and its coefficient has no"),
+        (same_twice, "columns 1, 4 of X are linearly dependent, so their"),
+        (constant, "column 4 of X is the same in all rows, so its coefficient has no"),
         (
             lambda: GLMRegressor("huber").fit(X, MEAN).standard_errors(X, MEAN),
-            "loss is 'huber', which is no likelihood",
+            "loss is 'huber', which has no likelihood",
         ),
         (
             lambda: GLMRegressor(l1_ratio=0.5).fit(X, MEAN).standard_errors(X, MEAN),
-            "l1_ratio is 0.5, and coefficients that a penalty on sizes sets to 0 have no standard",
+            "l1_ratio is 0.5, and coefficients that an L1 penalty sets to 0 have no standard",
         ),
         (
             lambda: GLMClassifier().fit(X, WEIGHT).covariance(X, WEIGHT),
-            "there are 3 classes, and covariance is that of two",
+            "there are 3 classes, and covariance supports two",
         ),
         (
             lambda: GLMRegressor(alpha=0).fit(X[:5], MEAN[:5]).covariance(X[:5], MEAN[:5]),
-            "there are 5 rows for 5 coefficients, and nothing is left to estimate the dispersion",
+            "there are 5 rows for 5 coefficients, which leaves none to estimate the dispersion",
         ),
         (
             lambda: separated().standard_errors(X, X[:, 0] > 0),
             "there is no finite optimum: the classes can be separated, and nothing is penalised: "
-            "coefficients that grow for ever have no standard errors; give a penalty",
+            "infinite coefficients have no standard errors; give a penalty",
         ),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_search_hands_each_fold_its_offsets():
 @pytest.mark.parametrize(
     ("offset", "told"),
     [
-        (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number for "),
+        (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number per row"),
         (np.full(300, np.nan), "offset has NaN in row 0, and the fit needs finite numbers"),
         (["a"] * 300, "offset has something that is not a number"),
         (np.linspace(1, 1000, 300), "offset is 1000 in row 299, and loss='poisson' predicts exp("),
@@ -354,7 +354,7 @@ def test_classes_that_offsets_leave_separable_have_no_optimum():
 
 def test_offsets_of_three_classes_are_refused():
     X, _, offset, _ = labels()
-    told = "there are 3 classes, and offset is for two: fit one class against the others"
+    told = "there are 3 classes, and offset supports two: fit one class against the others"
     with pytest.raises(ValueError, match=told):
         GLMClassifier().fit(X, np.arange(300) % 3, offset=offset)
     with pytest.raises(ValueError, match=told):

@@ -135,7 +135,7 @@ def test_a_column_of_one_class_only(kind, classes):
     assert is_told
     assert model.stop_reason_ == StopReason.UNBOUNDED_IN_PART.value
     assert not fitted(make(overlap), y)[1]
-    why = "coefficients that grow for ever" if classes == 2 else "covariance is that of two"
+    why = "infinite coefficients" if classes == 2 else "covariance supports two"
     with pytest.raises(ValueError, match=why):
         model.covariance(X, y)
 

@@ -447,8 +447,8 @@ REFUSED = {
     ),
     "a number whose square overflows": (
         lambda: with_value(1e300)[0],
-        f"X has 1e+300 in {with_value(0)[1]}, and the squares of such numbers are beyond float64: "
-        "divide the column by its greatest number; its coefficient is then in these units",
+        f"X has 1e+300 in {with_value(0)[1]}, and the square of such a number overflows float64: "
+        "divide the column by its largest number; its coefficient is then in these units",
     ),
     "a column that is not there": (
         lambda: broken(indices=(0, 5)),

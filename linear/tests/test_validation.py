@@ -112,8 +112,8 @@ REFUSED = {
     ),
     "a feature whose square overflows": (
         lambda: classify(X=with_value(X, (9, 1), -1e300)),
-        "X has -1e+300 in row 9, column 1, and the squares of such numbers are beyond float64: "
-        "divide the column by its greatest number; its coefficient is then in these units",
+        "X has -1e+300 in row 9, column 1, and the square of such a number overflows float64: "
+        "divide the column by its largest number; its coefficient is then in these units",
     ),
     "NaN in labels": (
         lambda: classify(y=with_value(LABELS, 3, math.nan)),
@@ -140,32 +140,34 @@ REFUSED = {
     "one class": (
         lambda: classify(y=np.full(40, "spam")),
         "y has the one class 'spam' in its 40 rows, and GLMClassifier needs at least two classes "
-        "to tell apart: is the data sorted by class, and cut into parts?",
+        "to tell apart: if the data are sorted by class, shuffle them before they are split",
     ),
     "one row": (
         lambda: classify(X=X[:1], y=LABELS[:1]),
         f"y has the one class {LABELS[0]} in its 1 rows, and GLMClassifier needs at least two "
-        "classes to tell apart: is the data sorted by class, and cut into parts?",
+        "classes to tell apart: if the data are sorted by class, shuffle them before they are "
+        "split",
     ),
     "one class with a weight": (
         lambda: classify(sample_weight=LABELS),
         "y has the one class 1 in its 40 rows with a positive weight, and GLMClassifier needs at "
-        "least two classes to tell apart: is the data sorted by class, and cut into parts?",
+        "least two classes to tell apart: if the data are sorted by class, shuffle them before "
+        "they are split",
     ),
     "continuous labels": (
         lambda: classify(y=with_value(LABELS, 5, 0.25)),
         "Unknown label type: y has 0.25 in row 5, a continuous target, and GLMClassifier needs "
-        "classes: take GLMRegressor for numbers, or make classes of them with "
+        "classes: use GLMRegressor for numbers, or convert them to classes with "
         "sklearn.preprocessing.KBinsDiscretizer",
     ),
     "weights too few": (
         lambda: classify(sample_weight=np.ones(39)),
-        "sample_weight has the shape (39,), and X has 40 rows: give one weight for each, in an "
+        "sample_weight has the shape (39,), and X has 40 rows: give one weight per row, in an "
         "array of shape (40,)",
     ),
     "a negative weight": (
         lambda: regress(sample_weight=with_value(np.ones(40), 11, -0.5)),
-        "sample_weight is -0.5 in row 11, and a loss with a negative weight has no least value: "
+        "sample_weight is -0.5 in row 11, and a loss with a negative weight has no minimum: "
         "give 0 to leave a row out",
     ),
     "a weight that is NaN": (
@@ -199,36 +201,36 @@ REFUSED = {
     ),
     "a sum of weights beyond float64": (
         lambda: regress(sample_weight=np.full(40, 1e307)),
-        "sample_weight has the sum inf, which is beyond what float64 can divide by: divide the "
-        "weights by their mean (the penalty of a classifier is relative to their sum, that of a "
-        "regressor is not)",
+        "sample_weight has the sum inf, which is outside the range that float64 can divide by: "
+        "divide the weights by their mean (the penalty of a classifier is relative to their sum, "
+        "that of a regressor is not)",
     ),
     "a target whose square overflows": (
         lambda: regress(y=with_value(COUNTS, 8, -3e300)),
-        "y is -3e+300 in row 8, its greatest value, and the squares of such numbers are beyond "
-        "float64: divide y by 3e+300; coef_ and intercept_ are then in these units",
+        "y is -3e+300 in row 8, its largest value, and the square of such a number is outside "
+        "the range of float64: divide y by 3e+300; coef_ and intercept_ are then in these units",
     ),
     "a target whose square underflows": (
         lambda: regress(y=np.full(40, 2e-200)),
-        "y is 2e-200 in row 0, its greatest value, and the squares of such numbers are beyond "
-        "float64: divide y by 2e-200; coef_ and intercept_ are then in these units",
+        "y is 2e-200 in row 0, its largest value, and the square of such a number is outside "
+        "the range of float64: divide y by 2e-200; coef_ and intercept_ are then in these units",
     ),
     "C whose inverse overflows": (
         lambda: GLMClassifier(C=1e-320).fit(X, LABELS),
-        "C is 9.99989e-321, and 1 / C is beyond float64: give a greater C",
+        "C is 9.99989e-321, and 1 / C overflows float64: give a larger C",
     ),
     "C": (
         lambda: GLMClassifier(C=0).fit(X, LABELS),
-        "C must be a number above 0, got 0: one over the strength of the penalty; inf for none",
+        "C must be a number above 0, got 0: inverse strength of the penalty; inf for no penalty",
     ),
     "C that is NaN": (
         lambda: GLMClassifier(C=math.nan).fit(X, LABELS),
-        "C must be a number above 0, got nan: one over the strength of the penalty; inf for none",
+        "C must be a number above 0, got nan: inverse strength of the penalty; inf for no penalty",
     ),
     "loss": (
         lambda: regress("logistic"),
         "loss must be one of 'squared', 'huber', 'poisson', 'gamma', 'tweedie', got 'logistic': "
-        "for classes, take GLMClassifier",
+        "for classes, use GLMClassifier",
     ),
     "alpha as the loss": (
         lambda: regress(0.1),
@@ -237,11 +239,11 @@ REFUSED = {
     ),
     "alpha": (
         lambda: GLMRegressor(alpha=-1).fit(X, COUNTS),
-        "alpha must be a number of at least 0, got -1: the strength of the penalty; 0 for none",
+        "alpha must be a number of at least 0, got -1: strength of the penalty; 0 for no penalty",
     ),
     "infinite alpha": (
         lambda: GLMRegressor(alpha=math.inf).fit(X, COUNTS),
-        "alpha must be a finite number, got inf: the strength of the penalty; 0 for none",
+        "alpha must be a finite number, got inf: strength of the penalty; 0 for no penalty",
     ),
     "epsilon": (
         lambda: GLMRegressor("huber", epsilon=1).fit(X, COUNTS),
@@ -250,16 +252,16 @@ REFUSED = {
     ),
     "tol": (
         lambda: GLMRegressor(tol=-1e-6).fit(X, COUNTS),
-        "tol must be a number of at least 0, got -1e-06: how near the optimum, relative to what "
-        "was gained",
+        "tol must be a number of at least 0, got -1e-06: relative distance to the optimum at "
+        "which the fit ends",
     ),
     "max_iter": (
         lambda: GLMRegressor(max_iter=0).fit(X, COUNTS),
-        "max_iter must be a positive integer, got 0: the snapshots after which the fit ends",
+        "max_iter must be a positive integer, got 0: maximum number of snapshots",
     ),
     "max_time": (
         lambda: GLMRegressor(max_time=0).fit(X, COUNTS),
-        "max_time must be a number above 0, got 0: the seconds after which the fit ends",
+        "max_time must be a number above 0, got 0: maximum time of the fit in seconds",
     ),
     "verbose": (
         lambda: GLMRegressor(verbose=-1).fit(X, COUNTS),
@@ -269,7 +271,7 @@ REFUSED = {
     "class_weight": (
         lambda: GLMClassifier(class_weight="even").fit(X, LABELS),
         "class_weight must be None, 'balanced' or a dict, got 'even': 'balanced' gives each class "
-        "the same weight, a dict has a weight by label",
+        "the same total weight, a dict has a weight per label",
     ),
     "a negative class weight": (
         lambda: GLMClassifier(class_weight={1: -2}).fit(X, LABELS),

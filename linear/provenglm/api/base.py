@@ -160,7 +160,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _checked_tol(self) -> float:
-        return check_number("tol", self.tol, "relative distance to the optimum", 0)
+        return check_number(
+            "tol", self.tol, "relative distance to the optimum at which the fit ends", 0
+        )
 
     def _checked_l1_ratio(self) -> float:
         meaning = "share of the L1 penalty"
