@@ -90,7 +90,7 @@ def beside(weight: Any) -> dict[str, Any]:
 def classifier(problem: dense.LinearProblem, l1_ratio: float = 0.0) -> tuple[Any, Any, Any, Any]:
     """Return the model of a problem with classes, with the L1 penalty as a part of its own."""
     C = 1 / (problem.weights().sum() * (problem.l1 + problem.l2))
-    model = provenglm.GLMClassifier(
+    model = provenglm.SVRGClassifier(
         C, l1_ratio=l1_ratio, tol=TOL, random_state=0, class_weight=problem.class_weight
     )
     return model, problem.x, problem.y, problem.sample_weight
@@ -182,7 +182,7 @@ def one_hots(_: Path) -> tuple[Any, Any, Any, Any]:
 def regressor(
     loss: str, alpha: float, x: Any, y: Any, weight: Any = None, **more: Any
 ) -> tuple[Any, Any, Any, Any]:
-    model = provenglm.GLMRegressor(loss, alpha=alpha, tol=TOL, random_state=0, **more)
+    model = provenglm.SVRGRegressor(loss, alpha=alpha, tol=TOL, random_state=0, **more)
     return model, x, y, weight
 
 
@@ -238,7 +238,7 @@ def stored_classes(folder: Path) -> tuple[Any, Any, Any, Any]:
 
 def folds(_: Path) -> tuple[Any, Any, Any, Any]:
     random, x = _noise(20_000, 40)
-    model = provenglm.GLMClassifierCV(Cs=6, cv=4, tol=TOL, random_state=0)
+    model = provenglm.SVRGClassifierCV(Cs=6, cv=4, tol=TOL, random_state=0)
     return model, x, _labels(random, x), None
 
 

@@ -96,7 +96,7 @@ class Progress:
 
     def _digits_of(self, record: Record) -> float:
         done = self._first - record.objective
-        left = min(record.gap, 10 * record.decrement)  # the criterion that ends the fit
+        left = min(record.gap, 10 * record.decrement)  # the bound or the estimate, with a margin
         if not (done > 0 and math.isfinite(left)):
             return 0.0
         return math.log10(done / left) if left > 0 else self._digits
