@@ -14,6 +14,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
+from provenglm.model.least_norm import least_norm
 from provenglm.model.line_search import length_of, slope_at
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.problem import Problem
@@ -428,6 +429,8 @@ class _Run:
         has_time = reason is not StopReason.INTERRUPTED and not self._objective.is_late
         if has_time and self._has_rough_scores():
             self._evaluate_best()
+        if has_time and not (reason.is_cut_off or reason.is_unbounded or self._penalised()):
+            self._shorten_best()
         best = self._best
         assert best is not None
         user, enough, rounding = self._of_user(best), self._enough(), self._rounding()
@@ -517,6 +520,18 @@ class _Run:
         assert best is not None
         point, gap = self._in_float64(best.snapshot, best.gap)
         self._add(point, gap, best.decrement)
+
+    def _shorten_best(self) -> None:
+        """Take the coefficients of the least norm that have the scores of the best point."""
+        best = self._best
+        assert best is not None
+        theta = least_norm(self._objective, best.theta)
+        if theta is None:
+            return
+        point = self._precise.snapshot(theta)
+        risen = max(point.objective - self._precise.snapshot(best.theta).objective, 0.0)
+        if risen <= max(self._enough(), self._rounding()) / 2:
+            self._best = _Point(best.method, point, best.gap + risen, best.decrement + risen)
 
     def _least_bound(self, best: _Point, may_prove: bool = True) -> tuple[float, float]:
         """Return the objective of the user's coefficients and the least bound of their distance.

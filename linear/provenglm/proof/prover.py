@@ -147,6 +147,8 @@ class Prover:
             if gap > enough and self.has_factor:
                 rows = self._some(known, estimate / max(enough, 1e-300))
                 gap = min(gap, certificate.by_a_factor(point, rows))
+                if gap > enough and len(self._problem.target) <= self._most:
+                    gap = min(gap, certificate.by_rotation(point))
         return point.objective, gap
 
     def reach(self, known: Snapshot) -> float:
