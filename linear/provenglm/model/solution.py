@@ -157,8 +157,8 @@ class Settings:
         the start of the preparation.
     deadline : float
         End of the fit, a value of `time.perf_counter`, for several fits together.
-    metric : {'auto', 'hessian'}
-        Method to use; for tests.
+    method : str, optional
+        Name of the method to use, whatever it costs; for tests.
     seed : int
         Seed for samples and for the order of rows.
     watch : callable, optional
@@ -172,7 +172,7 @@ class Settings:
     max_time: float | None = None
     began: float | None = None
     deadline: float = math.inf
-    metric: str = "auto"
+    method: str | None = None
     seed: int = 0
     watch: Callable[[Record], None] | None = None
     notice: Callable[[str], None] | None = None
