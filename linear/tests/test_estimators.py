@@ -383,7 +383,7 @@ def test_a_warm_start_elsewhere():
     ):
         model.fit(X[:, :5], y)
     model = GLMClassifier(warm_start=True).fit(X, y)
-    with pytest.raises(ValueError, match=r"had the classes \[0 1\], this one has \[1 2\]"):
+    with pytest.raises(ValueError, match=r"had the classes \[0 1\], but this fit has \[1 2\]"):
         model.fit(X, y + 1)
 
 
