@@ -361,7 +361,8 @@ TABLE = (
     Row(
         "sampled-newton",
         needs="up to `MOST_WEIGHTS` weights",
-        costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds share",
+        costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds "
+        "share",
         can=lambda shape: not shape.problem.l1 > 0 and shape.width <= constants.MOST_WEIGHTS,
         seconds=lambda shape: (
             constants.SAMPLE
