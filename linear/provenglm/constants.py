@@ -25,11 +25,6 @@ time, of collinear columns, too. The Hessian that preconditions them has at most
 40,000 x 2,000 with singular values over 1e4 they took 364 iterations with the diagonal, 28 with two
 rows of a feature, 16 with four, and 10 with ten. Halved or doubled: nothing."""
 
-WEIGHTS_OF_SQUARES = 400
-"""Weights up to which the Hessian of a squared loss with an L1 penalty is that of all rows: it is
-needed once, and then the optimum is proven. With 300 it took the time of 9 passes. Halved: lasso,
-tall: 0.65 of the passes, 2.2 of the time. Doubled: nothing."""
-
 DUAL_CURVATURE = 1e4
 """The mean of |x|^2 / n l2 up to which the dual is taken. With raw counts of words it took 0.7 of
 the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,000. At 150,000 the
@@ -237,16 +232,6 @@ fold continues alone after `TRIES` steps that each leave more. Halved or doubled
 
 SLOW_EPOCHS = 8
 """With 4 epochs raw counts of words took up to 1.7 times as long. Halved or doubled: nothing."""
-
-APART = 0.5
-"""With fewer rows than weights the classes of dense rows are nearly apart, as a rule, and only rows
-between two classes have a curvature: the dual is taken whatever the penalty. Raw bytes of 1,000
-classes took 28 epochs at a curvature of 1e6, and conjugate gradients take longer. If
-`EPOCHS_TO_PART` epochs leave more than this part of the loss, or one of them more than 1 / `APART`
-of it, as with labels by chance, another method continues."""
-
-EPOCHS_TO_PART = 2
-"""With 3 each of 12 problems (bytes, clusters, noise, 5,000 x 2,000) was decided the same way."""
 
 
 # The proof and the end.
