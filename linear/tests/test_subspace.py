@@ -4,9 +4,8 @@ import time
 
 import numpy as np
 import pytest
-from provenglm import constants
-from provenglm.methods import newton_cg as krylov
-from provenglm.methods.subspace import _Preconditioner, _Span, _Steps
+from provenglm.methods.newton_cg import NewtonCG
+from provenglm.methods.subspace import SubspaceNewton, _Preconditioner, _Span
 from provenglm.model.losses import Huber, Logistic, Poisson, Squared
 from provenglm.model.objective import Objective
 from provenglm.model.problem import Problem
@@ -14,7 +13,8 @@ from provenglm.model.solution import Settings, StopReason
 from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.plan import _conjugate_gradients
 from provenglm.solve import Session, solve
-from test_krylov import made, objective_of, targets
+from test_newton_cg import made, objective_of, targets
+from walking import walk
 
 LOSSES = [Logistic(), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
 
@@ -37,20 +37,18 @@ def test_the_points_of_a_quadratic_function_are_those_of_conjugate_gradients(mon
     metric = 1 + penalty
     theta, rest = np.zeros(20), X.T @ (share * problem.target)
     direction = scaled = rest / metric
-    monkeypatch.setattr(constants, "LEAST_FORCING", 0.0)
     monkeypatch.setattr(_Preconditioner, "_is_slow", lambda *_: False)
-    for count in range(1, 13):
+    steps = walk(SubspaceNewton(objective, True, np.random.default_rng(0)), objective.null()[0])
+    next(steps)
+    for _ in range(12):
         square = rest @ scaled
         length = square / (direction @ hessian @ direction)
         theta = theta + length * direction
         rest = rest - length * hessian @ direction
         scaled = rest / metric
         direction = scaled + (rest @ scaled) / square * direction
-        monkeypatch.setattr(constants, "MOST_STEPS", max(count, 8))
-        steps = _Steps(objective, np.random.default_rng(0))
-        monkeypatch.setattr(constants, "MOST_STEPS", count)
-        got, _ = steps.from_snapshot(objective.snapshot(objective.null()[0]), 0.0, 1.0)
-        np.testing.assert_allclose(got[:-1], theta, atol=1e-7 * np.abs(theta).max())
+        point, _ = next(steps)
+        np.testing.assert_allclose(point.theta[:-1], theta, atol=1e-7 * np.abs(theta).max())
 
 
 def test_the_least_ritz_value_over_all_directions(monkeypatch):
@@ -84,7 +82,7 @@ def test_every_loss_ends_proven(loss, intercept, dtype):
     for tol in (1e-6, 1e-10):
         found = by_directions(problem, Settings(tol=tol))
         gained = found.history[0].objective - best.objective
-        assert found.method == "newton-cg"
+        assert found.method == "subspace-newton"
         assert found.reason is StopReason.CONVERGED
         assert found.gap <= tol * gained
         rounding = 1e-13 * abs(best.objective)
@@ -100,12 +98,13 @@ def test_fewer_passes_than_newtons_steps_by_conjugate_gradients(loss):
     problem = Problem(X, targets(loss, 2 * scores / scores.std(), rng), loss, 1e-3)
     session = Session(problem, Settings())
     objective, _ = session.prepare()
-    for state in krylov.states(objective, objective.null()[0], 1e-6, False, True):
-        if state.decrement <= 1e-6 * state.snapshot.objective:
+    method = NewtonCG(objective, False, True)
+    for point, step in walk(method, objective.null()[0], 1e-6):
+        if step.decrement <= 1e-6 * point.objective:
             break
     found = by_directions(problem)
     assert found.reason is StopReason.CONVERGED
-    assert found.history[-1].passes < 0.7 * state.passes
+    assert found.history[-1].passes < 0.7 * method.objective.passes
 
 
 @pytest.mark.slow
@@ -174,7 +173,7 @@ def test_a_sample_preconditions_where_the_diagonal_is_slow(loss, monkeypatch):
     with_a_sample = solve(problem, Settings())
     monkeypatch.setattr(_Preconditioner, "_is_slow", lambda *_: False)
     without = solve(problem, Settings())
-    assert with_a_sample.method == without.method == "newton-cg"
+    assert with_a_sample.method == without.method == "subspace-newton"
     assert with_a_sample.reason is StopReason.CONVERGED
     assert with_a_sample.history[-1].passes < 0.2 * without.history[-1].passes
     apart = abs(with_a_sample.objective - without.objective)
