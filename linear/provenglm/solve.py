@@ -579,9 +579,11 @@ class _Run:
         """Whether `new` is lower; a value in float64 is preferred to one in float32.
 
         But not to one that is lower by far: a method in float32 may start from a point in float64.
+        A point whose scores were derived gives way to itself, evaluated anew.
         """
         if new.is_single == best.is_single:
-            return new.objective <= best.objective
+            is_anew = best.is_derived and new.theta is best.theta
+            return is_anew or new.objective <= best.objective
         lower = best.objective - _FAR_OF_FLOAT32 * abs(best.objective)
         return best.is_single or new.objective < lower
 
