@@ -5,6 +5,31 @@ and doubling does is from ``make bench-constants``: the worst problem, in passes
 """
 
 
+# What it costs, in seconds of one core of the machine that the benchmarks are from. Fixed numbers:
+# the same data take the same way on every machine. Only their ratios matter.
+
+PRODUCT = 6e-11
+"""A multiplication of a product of matrices, in BLAS."""
+
+NUMBER = 1.3e-9
+"""A number of dense rows in a pass for one output."""
+
+STORED = 2.7e-9
+"""A stored number of sparse rows in a pass, for each output."""
+
+PAIR = 2.4e-8
+"""A multiplication of SciPy's product of sparse matrices."""
+
+LOSS = 2e-8
+"""A loss and its residual."""
+
+SAMPLE = 5e-3
+"""What a sample costs beside its rows."""
+
+COMPILED = 5e-3
+"""What compiled code costs a fit: the first of a process loads it, in half a second or more."""
+
+
 # Which way is taken.
 
 SMALL_HESSIAN = 1e8
@@ -31,14 +56,6 @@ the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,00
 point that was handed over was so far off that Newton's method took 10 times as long. Halved or
 doubled: nothing."""
 
-BLAS_GAIN = 32
-"""How many times sooner BLAS makes a multiplication of a product of matrices than a pass does."""
-
-LEAST_OF_DUAL = 100_000
-"""Stored numbers times outputs from which on sparse rows go by the dual. With fewer, the first fit
-of a process took 0.5 s less by conjugate gradients, for which Numba need not be loaded (1 s less if
-its cache is empty), and each other fit took 5 to 20 ms more."""
-
 DUAL_CURVATURE_OF_DENSE = 4.0
 """The same of dense rows, centred, which have other ways. At 3 to 4 it took 0.3 to 0.9 of their CPU
 seconds: 8,000 x 392 of Fashion-MNIST 0.3, noise with a teacher's labels 0.8 to 0.9. At 9 noise took
@@ -51,9 +68,6 @@ enough; with fewer, products with that of all rows. With more than ten classes i
 
 COPY_BYTES = 4e9
 """Bytes of a copy of dense rows in float32, at most. Halved or doubled: nothing."""
-
-SPARSE_PRODUCT = 400
-"""A multiplication of SciPy's product of sparse matrices, in those of a dense product in BLAS."""
 
 
 # The sample and its coordinates.

@@ -152,7 +152,7 @@ class Session:
         self._rng = np.random.default_rng(settings.seed)
         self._prepared: tuple[Objective, Sample] | None = None
         self._method: Method | None = None
-        self.plan = plan or choose(problem, settings)
+        self.plan = plan or choose(problem, settings.is_precise, only=settings.method)
 
     @contextmanager
     def running(self) -> Iterator[Workers]:
@@ -169,7 +169,7 @@ class Session:
                 self.plan.sample_size,
                 self._rng,
                 precise=self._settings.is_precise,
-                keeps_sparse=self.plan.keeps_sparse,
+                keeps_sparse=self.plan.row.keeps_sparse,
                 measures_alone=self.plan.measures_alone,
             )
         return self._prepared
@@ -189,17 +189,29 @@ class Session:
             objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
             sample = replace(sample, penalty=penalty)
         objective = replace(objective, deadline=self._deadline())
-        plan, rng = self.plan, self._rng
-        self._method = method = plan.make(objective, sample, rng, self._method)
+        plan = self.plan
+        if l2 is not None:
+            plan = plan.with_penalties(l2, l1)
+
+        def made(last: Method | None) -> Method:
+            nonlocal plan
+            method = plan.make(objective, sample, self._rng, last)
+            while method.gave_up:
+                plan, why = plan.without(plan.name), method.gave_up
+                method = plan.make(objective, sample, self._rng, None)
+                method.why = why
+            return method
 
         def otherwise() -> Method:
-            assert plan.otherwise is not None
-            return plan.otherwise(objective, sample, rng, None)
+            nonlocal plan
+            plan = plan.without(plan.name)
+            return made(None)
 
+        self._method = method = made(self._method)
         proof = self._proof(sample, l2, l1)
         run = _Run(objective, method, otherwise, proof, self._settings, self._began)
         given = None if start is None else objective.scaling.from_user(*start)
-        return run.solution(given, plan.why)
+        return run.solution(given, self.plan.why)
 
     def _deadline(self) -> float:
         max_time = self._settings.max_time
@@ -357,7 +369,7 @@ class _Run:
         assert self._best is not None
         theta, why = self._best.theta, self._method.gave_up
         self._method = self._otherwise()
-        self._method.why = why
+        self._method.why = why + self._method.why
         point = self._method.objective.snapshot(self._method.start(theta))
         return point, self._bound(point)
 

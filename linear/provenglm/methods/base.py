@@ -117,7 +117,7 @@ class Method(ABC):
         return np.inf
 
     def forget(self) -> bool:
-        """Forget what steps have told, since none leads lower; return whether there was anything."""
+        """Forget what steps have told; return whether there was anything."""
         return False
 
     def in_float64(self) -> None:  # noqa: B027

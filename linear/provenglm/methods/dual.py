@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from provenglm import constants
 from provenglm.compiled import kernels
@@ -42,26 +41,6 @@ _BALANCED = 1e-10
 
 _TINY = float(np.finfo(np.float64).tiny)
 _ULP = float(np.finfo(np.float64).eps)
-
-
-def is_for(features: csr_array, l2: float) -> bool:
-    """Return whether the penalty is strong enough for these features."""
-    square = float(np.vdot(features.data, features.data))
-    return l2 > 0 and square <= constants.DUAL_CURVATURE * features.shape[0] ** 2 * l2
-
-
-def is_for_classes(objective: Objective) -> bool:
-    """Return whether classes of dense rows are solved sooner by steps of single rows."""
-    (n, p), outputs = objective.rows.shape, objective.loss.outputs
-    penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
-    is_penalised = penalty.min(initial=np.inf) > 0
-    has_room = 4 * n * max(p, 2 * outputs) <= constants.COPY_BYTES
-    if outputs == 1 or objective.rows.is_sparse or objective.rows.is_on_disk:
-        return False
-    if not (is_penalised and has_room):
-        return False
-    # A variance is 1 in theta's coordinates.
-    return float((1 / penalty).sum()) <= constants.DUAL_CURVATURE_OF_DENSE * n
 
 
 class DualCoordinateAscent(Method):

@@ -32,8 +32,9 @@ class SecondMoments:
 
     Parameters
     ----------
-    curvature : float
-        w.
+    sample : Sample
+    objective : Objective
+        That of all rows.
 
     Attributes
     ----------
@@ -41,13 +42,16 @@ class SecondMoments:
         A, with 1 on the diagonal for what the sample does not know.
     """
 
-    def __init__(self, sample: Sample, intercept: bool, curvature: float) -> None:
+    def __init__(self, sample: Sample, objective: Objective) -> None:
+        theta = objective.null()[0]
+        scores = np.broadcast_to(theta[-1], (len(sample.target), *theta[-1].shape))
+        curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
         self.moments = sample.gram(np.sqrt(sample.share))
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
-        if not intercept:
+        if not objective.intercept:
             self.moments[-1, -1] = 1.0
         self._penalty = sample.penalty
-        self._curvature = curvature
+        self._curvature = float(np.mean(curvature))
         self._inverse: NumPyArray | None = None
 
     def inverse_at(self, curvature: float) -> NumPyArray:
@@ -67,29 +71,22 @@ class SecondMoments:
         return len(found) - float(self._penalty @ found.diagonal().astype(np.float64))
 
 
-def suits(objective: Objective, second: SecondMoments) -> bool:
-    """Return whether a sample of classes has enough rows for each effective dimension.
-
-    40,000 rows of 7 classes (effective dimension 53) took 26 passes, and 87 by `newton_cg`. Some
-    thousand rows are few for each of many classes: 15,000 rows of 100 classes (effective dimension
-    40) took 4,241 passes, and 61 by `newton_cg`.
-    """
-    outputs = objective.loss.outputs
-    of_a_dimension = max(constants.ROWS_OF_A_DIMENSION, constants.ROWS_OF_A_FEATURE * outputs)
-    return of_a_dimension * second.dimension <= objective.n
-
-
 class SampledNewtonCG(Method):
     """For outputs whose Hessian is too large for a matrix.
 
+    It gives up before it begins if a sample of classes has too few rows for each effective
+    dimension. 40,000 rows of 7 classes (effective dimension 53) took 26 passes, and 87 by
+    `NewtonCG`. Some thousand rows are few for each of many classes: 15,000 rows of 100 classes
+    (effective dimension 40) took 4,241 passes, and 61 by `NewtonCG`.
+
     Parameters
     ----------
-    second : SecondMoments
-        Those of the sample.
     count : int
         Rows of the sample for each step.
     is_precise : bool
         Whether float32 has too few digits for the passes.
+    second : SecondMoments, optional
+        Those of the sample, if they are known.
     """
 
     name = "sampled-newton-cg"
@@ -98,16 +95,22 @@ class SampledNewtonCG(Method):
         self,
         objective: Objective,
         sample: Sample,
-        second: SecondMoments,
         count: int,
         is_precise: bool = False,
+        second: SecondMoments | None = None,
     ) -> None:
         self._given = objective
         super().__init__(objective if is_precise else in_float32(objective))
         self.is_single = self.objective.rows.dtype == np.float32
         self._sample = sample
         self._rows = sample.rows.astype(np.float32)
-        self._second = second
+        self._second = second or SecondMoments(sample, objective)
+        outputs = objective.loss.outputs
+        least = max(constants.ROWS_OF_A_DIMENSION, constants.ROWS_OF_A_FEATURE * outputs)
+        needed = least * self._second.dimension
+        is_checked = second is None and outputs > 1 and not objective.rows.is_on_disk
+        if is_checked and needed > objective.n:
+            self.gave_up = f"; {self.name} would need {needed:,.0f} rows for its sample's Hessian"
         self._secants = Secants()
         self._hessian: SampleHessian | None = None
         self._count, self._next = count, 0
@@ -117,7 +120,7 @@ class SampledNewtonCG(Method):
         theta, null = objective.null()
         enough = constants.ERROR_OF_A_START * abs(null) * theta.size / self._count
         few = objective_of(head, objective)
-        yield SampledNewtonCG(few, head, self._second, self._count, is_precise=True), enough
+        yield SampledNewtonCG(few, head, self._count, True, self._second), enough
         objective.reads.rows += few.reads.rows
 
     def start(self, theta: NumPyArray) -> NumPyArray:

@@ -215,7 +215,7 @@ class _Preconditioner:
         self._objective, self._rng = objective, rng
         self._size = min(n, constants.FEW_ROWS_OF_A_FEATURE * p)
         # Products of the features with each other, and the factor of a matrix of them.
-        self._cost = (self._size + p / 1.5) * p / (constants.BLAS_GAIN * n)
+        self._cost = (self._size + p / 1.5) * p * (constants.PRODUCT / constants.NUMBER) / n
         self._has_factor = n >= p and 16 * p * p <= constants.COPY_BYTES
         self._due = objective.passes + self._cost
         self._factor: tuple[NumPyArray, bool] | None = None

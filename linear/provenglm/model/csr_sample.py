@@ -16,7 +16,8 @@ from provenglm.types import NumPyArray
 def is_sparser(features: csr_array) -> bool:
     """Whether a Hessian takes less time of sparse rows than of dense ones."""
     return bool(
-        constants.SPARSE_PRODUCT * np.square(_per_row(features)) < np.square(features.shape[1])
+        constants.PAIR * np.square(_per_row(features))
+        < constants.PRODUCT * np.square(features.shape[1])
     )
 
 
