@@ -15,7 +15,7 @@ from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, StopReason
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.plan import _conjugate_gradients, choose
+from provenglm.plan import choose
 from provenglm.solve import Session, solve
 from scipy.sparse import csr_array
 from walking import walk
@@ -188,7 +188,7 @@ def follow(monkeypatch, problem, dense, has_common=False):
     settings = Settings(tol=1e-12)
     session = Session(problem, settings)
     monkeypatch.setattr(session, "_problem", problem)  # not made dense
-    plan = choose(problem, settings)
+    plan = choose(problem)
     session.plan = replace(plan, sample_size=len(problem.target) if dense else 0)
     objective, sample = session.prepare()
     start, _ = objective.null()
@@ -265,9 +265,7 @@ def test_raw_counts_are_solved_and_proven(strength, classes):
     target = y if classes > 2 else y.astype(float)
     problem = Problem(X, target, loss, 1 / (strength * len(y)))
     settings = Settings()
-    by_gradients = Session(problem, settings, _conjugate_gradients(problem, settings, "asked for"))
-    with by_gradients.running():
-        solution = by_gradients.solve()
+    solution = solve(problem, replace(settings, method="newton-cg"))
     other = solve(problem, settings)
     assert solution.method == "newton-cg"
     assert other.method == ("dual-coordinate-ascent" if strength < 100 else "newton-cg")
@@ -325,7 +323,7 @@ def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
     settings = Settings()
     ends = []
     for has_room in (True, False):
-        session = Session(problem, settings, choose(problem, settings))
+        session = Session(problem, settings, choose(problem))
         objective, _ = session.prepare()
         start, _ = objective.null()
         steps = walk(NewtonCG(objective, False, has_room), start, 1e-6)
@@ -356,7 +354,7 @@ def test_classes_begin_anywhere():
 
 def objective_of(problem, size, monkeypatch):
     settings = Settings()
-    session = Session(problem, settings, choose(problem, settings))
+    session = Session(problem, settings, choose(problem))
     monkeypatch.setattr(session, "_problem", problem)  # not made dense
     session.plan = replace(session.plan, sample_size=size)
     return session.prepare()[0]
@@ -392,14 +390,13 @@ def test_a_hessian_is_not_factored_where_a_pass_is_cheaper(loss):
     X = csr_array((np.ones(4 * n), rng.integers(0, p, 4 * n), np.arange(0, 4 * n + 1, 4)), (n, p))
     y = rng.poisson(np.exp(X @ rng.normal(size=p) * 0.4)).astype(float)
     few, many = (Problem(rows, y, loss, 1e-4) for rows in (X, csr_array((X @ X.T @ X)[:, :400])))
-    assert choose(few, Settings()).name == "newton-cg"
+    assert choose(few).name == "newton-cg"
     classes = replace(few, target=(y > 0).astype(float), loss=Logistic())
-    assert choose(classes, Settings()).name == "newton-cg"
-    assert choose(few, Settings(metric="hessian")).name == "sampled-newton"
-    assert choose(many, Settings()).name == "sampled-newton"
-    assert choose(replace(few, l2=0.0), Settings()).name == "sampled-newton"
+    assert choose(classes).name == "newton-cg"
+    assert choose(many).name == "sampled-newton"
+    assert choose(replace(few, l2=0.0)).name == "sampled-newton"
     by_gradients = solve(few, Settings(tol=1e-8))
-    by_a_hessian = solve(few, Settings(tol=1e-8, metric="hessian"))
+    by_a_hessian = solve(few, Settings(tol=1e-8, method="sampled-newton"))
     assert by_gradients.gap <= 1e-8 * by_gradients.history[0].objective
     assert by_gradients.objective == pytest.approx(by_a_hessian.objective, rel=1e-7)
 
@@ -441,9 +438,7 @@ def test_the_mean_of_the_classes_hessians_on_a_sample(intercept):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "uint8"])
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("classes", [3, 20])
-def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weights, dtype):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
+def test_classes_of_dense_rows_arrive_and_are_proven(classes, weights, dtype):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(3000, 30)) @ rng.normal(size=(30, 30))
     X = (X - X.min()) * 255 / np.ptp(X) if dtype == "uint8" else X
@@ -454,9 +449,8 @@ def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weigh
     target[:classes] = np.arange(classes)
     weight = rng.random(3000) if weights else None
     problem = Problem(X, target, Softmax(classes), 1 / 3000, weight)
-    solution = solve(problem, Settings(tol=1e-6))
-    assert solution.method == "newton-cg"
-    best = solve(problem, Settings(tol=1e-11, metric="hessian"))
+    solution = solve(problem, Settings(tol=1e-6, method="newton-cg"))
+    best = solve(problem, Settings(tol=1e-11, method="sampled-newton"))
     gained = solution.history[0].objective - best.objective
     assert solution.gap <= 1e-6 * gained
     assert -1e-12 <= solution.objective - best.objective <= solution.gap + 1e-12
@@ -466,13 +460,12 @@ def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weigh
 def test_nearly_separable_classes_are_proven(monkeypatch):
     X, target = classes_of_dense_rows(2000, 60, 20, 8)
     problem = Problem(X, target, Softmax(20), 1 / 2000)
-    best = solve(replace(problem, features=X.astype(float)), Settings(1e-10, metric="hessian"))
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
+    best = solve(
+        replace(problem, features=X.astype(float)), Settings(1e-10, method="sampled-newton")
+    )
     # As with more weights: only the duality gap proves.
     monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
-    solution = solve(problem, Settings(tol=1e-6))
-    assert solution.method == "newton-cg"
+    solution = solve(problem, Settings(tol=1e-6, method="newton-cg"))
     gained = solution.history[0].objective - best.objective
     assert solution.gap <= 1e-6 * gained
     assert -1e-12 <= solution.objective - best.objective <= solution.gap
@@ -490,6 +483,6 @@ def test_columns_of_classes_that_the_sample_does_not_know():
     assert objective.rare[8:].any()
     steps = walk(NewtonCG(objective, False, True, sample), null.theta, 1e-6)
     values = [point.objective for point, _ in islice(steps, 8)]
-    best = solve(problem, Settings(tol=1e-11, metric="hessian")).objective
+    best = solve(problem, Settings(tol=1e-11, method="sampled-newton")).objective
     assert values[-1] - best < 1e-9
     assert np.all(np.diff(values) <= 0)

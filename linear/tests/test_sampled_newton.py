@@ -115,9 +115,8 @@ def test_every_step(loss, weights):
 
 def started(problem, size):
     """A session with a sample of this size, and what it has drawn."""
-    settings = Settings(max_iter=0)
-    way = plan.Plan("sampled-newton", "", size, plan._newton)
-    session = Session(problem, settings, way)
+    way = replace(plan.choose(problem, only="sampled-newton"), sample_size=size)
+    session = Session(problem, Settings(max_iter=0), way)
     return session, *session.prepare()
 
 
@@ -274,7 +273,7 @@ def test_where_a_hessian_is_dear_the_optimum_is_the_same(loss):
     y = (y > 0 if loss.has_classes else y).astype(float)
     problem = Problem(X, y, loss, 1e-6, rng.random(n))
     found = solve(problem, Settings())
-    expected = solve(problem, Settings(1e-10, metric="hessian"))
+    expected = solve(problem, Settings(1e-10, method="sampled-newton"))
     # A sample of all rows.
     assert (found.method, expected.method) == ("subspace-newton", "newton-cholesky")
     assert found.reason is StopReason.CONVERGED
@@ -296,7 +295,7 @@ def test_rare_features(monkeypatch):
     problem = Problem(X, target, Logistic(), 1e-4 / 20_000)
 
     def snapshots():
-        settings = Settings(metric="hessian", tol=1e-6, max_iter=100)
+        settings = Settings(method="sampled-newton", tol=1e-6, max_iter=100)
         solution = solve(problem, settings)
         return len(solution.history), solution
 
