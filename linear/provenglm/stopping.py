@@ -114,7 +114,10 @@ class Stopping:
         """Whether `new` is lower; a value in float64 is preferred to one in float32.
 
         But not to one that is lower by far: a method in float32 may start from a point in float64.
+        A point whose scores were derived gives way to itself, evaluated anew.
         """
+        if best.is_derived and new.theta is best.theta:
+            return True
         if new.is_single == best.is_single:
             return new.objective <= best.objective
         lower = best.objective - _FAR_OF_FLOAT32 * abs(best.objective)
