@@ -32,14 +32,15 @@ class Rational:
         loss: Loss,
         l2: np.ndarray | None = None,
     ) -> None:
-        self.rows, self.y, self.share, self.loss = exact(X), y, share, loss
+        used = share > 0
+        self.rows, self.y, self.share, self.loss = exact(X[used]), y[used], share[used], loss
         self.l2 = exact(np.zeros(X.shape[1]) if l2 is None else l2)
 
     def _parts(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         scores = [_long(score) for score in self.rows @ theta]
-        value, residual, curvature = parts_of_loss(
-            self.loss, np.array(scores, LONG)[:, None], self.y
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = np.array(scores, LONG)[:, None]
+            value, residual, curvature = parts_of_loss(self.loss, scores, self.y)
         return value.ravel(), residual.ravel(), curvature.ravel()
 
     def value(self, theta: np.ndarray) -> np.longdouble:
@@ -48,23 +49,37 @@ class Rational:
         return self._total(theta, self._parts(theta)[0])
 
     def _total(self, theta: np.ndarray, losses: np.ndarray) -> np.longdouble:
-        return self.share.astype(LONG) @ losses + _long(self.l2 @ theta**2 / 2)
+        with np.errstate(invalid="ignore"):
+            found = self.share.astype(LONG) @ losses
+        found += _long(self.l2 @ theta**2 / 2)
+        return found if found == found else LONG(np.inf)
 
     def least(self) -> tuple[np.longdouble, np.ndarray]:
         """Return the least value and its coefficients, by Newton's method."""
         theta = exact(np.zeros(self.rows.shape[1]))
-        share = self.share.astype(LONG)
-        best = np.inf
-        for _ in range(60):
-            value, residual, curvature = self._parts(theta)
-            if not self._total(theta, value) < best:
+        best = self.value(theta)
+        for _ in range(100):
+            step = self._step(theta)
+            for halvings in range(60):
+                change = step * Fraction(1, 2**halvings)
+                new = np.array([_rounded(number) for number in theta - change], object)
+                value = self.value(new)
+                if value < best:
+                    break
+            else:
                 break
-            best, kept = self._total(theta, value), theta
-            weighted = self.rows * exact(share * curvature)[:, None]
-            gradient = self.rows.T @ exact(share * residual) + self.l2 * theta
-            step = _solved(weighted.T @ self.rows + np.diag(self.l2), gradient)
-            theta = np.array([_rounded(number) for number in theta - step], object)
-        return best, kept
+            theta, best = new, value
+        # Where the objective is flat, its gradient has more digits.
+        for _ in range(3):
+            theta = theta - self._step(theta)
+        return best, theta
+
+    def _step(self, theta: np.ndarray) -> np.ndarray:
+        _, residual, curvature = self._parts(theta)
+        share = self.share.astype(LONG)
+        weighted = self.rows * exact(share * curvature)[:, None]
+        gradient = self.rows.T @ exact(share * residual) + self.l2 * theta
+        return _solved(weighted.T @ self.rows + np.diag(self.l2), gradient)
 
 
 def _long(number: Fraction) -> np.longdouble:
