@@ -323,7 +323,7 @@ def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
     settings = Settings()
     ends = []
     for has_room in (True, False):
-        session = Session(problem, settings, choose(problem))
+        session = Session(problem, settings)
         objective, _ = session.prepare()
         start, _ = objective.null()
         steps = walk(NewtonCG(objective, False, has_room), start, 1e-6)
