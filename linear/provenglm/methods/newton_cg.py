@@ -272,7 +272,7 @@ class _Common:
         longer = np.sqrt(of_class.mean() / np.maximum(of_class, max(least, _TINY)))
         change = float(np.abs(weight - self._weight).sum())
         if change > 4 * constants.CHANGED * float(self._weight.sum()):
-            hessian = sample.gram(np.sqrt(weight))
+            hessian = sample.gram(weight)
             hessian.ravel()[:: len(hessian) + 1] += sample.penalty + weight.sum() * sample.unseen()
             self._weight, self._inverse = weight, inverse(hessian)[:-1, :-1]
         return self._inverse, longer

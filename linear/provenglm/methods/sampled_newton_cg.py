@@ -70,7 +70,7 @@ class SecondMoments:
     """
 
     def __init__(self, sample: Sample, intercept: bool, curvature: float) -> None:
-        self.moments = sample.gram(np.sqrt(sample.share))
+        self.moments = sample.gram(sample.share)
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
         if not intercept:
             self.moments[-1, -1] = 1.0

@@ -8,9 +8,12 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import constants
+from provenglm.model.objective import Scaling
 from provenglm.model.sample import Sample
-from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.csr import CsrRows, made_of, transposed
+from provenglm.rows.gram import Weights, gram
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
 
 
 def is_sparser(features: csr_array) -> bool:
@@ -106,23 +109,14 @@ class CenteredRows:
         product[-1] = self._intercept * total
         return product
 
-    def gram(self, weight: NumPyArray) -> NumPyArray:
-        """Return the products of the columns with each other, each row times `weight`."""
-        features, inverse, center = self._features, self._inverse, self._center
-        data = features.data * np.repeat(weight, np.diff(features.indptr))
-        weighted = made_of(data, features.indices, features.indptr, features.shape)
-        gram = np.empty((self.shape[1], self.shape[1]))
-        inner = gram[:-1, :-1]
-        inner[:] = (transposed(features) @ weighted).toarray()
-        mean, total = transposed(features) @ weight, float(weight.sum())
-        beside = np.multiply.outer(center, mean - 0.5 * total * center)
-        inner -= beside
-        inner -= beside.T
-        inner *= inverse
-        inner *= inverse[:, None]
-        gram[-1, :-1] = gram[:-1, -1] = self._intercept * inverse * (mean - total * center)
-        gram[-1, -1] = self._intercept * total
-        return gram
+    def gram(self, weights: Weights, workers: Workers) -> NumPyArray:
+        """Return the weighted products of the columns with each other."""
+        scaling = Scaling(self._center, self._inverse)
+        found = gram(CsrRows(self._features), weights, workers, coordinates=scaling, ones=True)
+        if not self._intercept:
+            outputs = len(found) // self.shape[1]
+            found[-outputs:] = found[:, -outputs:] = 0
+        return found
 
 
 class SparseSample(Sample):
@@ -136,11 +130,8 @@ class SparseSample(Sample):
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         return self.rows.products_of_squares(numbers)
 
-    def gram(self, weight: NumPyArray) -> NumPyArray:
-        return self.rows.gram(np.square(weight))
-
-    def products_with_each_other(self, numbers: NumPyArray) -> NumPyArray:
-        return self.rows.gram(numbers)
+    def gram(self, weights: Weights) -> NumPyArray:
+        return self.rows.gram(weights, self.workers)
 
 
 class Spread(NamedTuple):

@@ -23,7 +23,7 @@ of every rounding error in it (there, "Rounding").
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Rows
 from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -477,8 +478,9 @@ class Certificate:
         roots = np.sqrt(diagonal[kept])
         scaled = hessian / np.multiply.outer(roots, roots)
         size = len(scaled)
-        longest = max(part.stop - part.start for part in rows.parts)
-        eta = 1.01 * size * (size + longest + len(rows.parts) + 24) * UNIT
+        # The products are off by the first, and their factor by the second.
+        count = roundings([part.stop - part.start for part in rows.parts]) + size + 16
+        eta = 1.01 * size * count * UNIT
         scaled.flat[:: size + 1] -= 2 * eta
         try:
             lower = scipy.linalg.cholesky(scaled, lower=True, check_finite=False)
@@ -522,7 +524,7 @@ class Certificate:
 
         def of_part(part: slice) -> NumPyArray:
             block, _, share = rows.get(part)
-            return self._gram(block, share)
+            return gram_of_block(block, share, ones=self._has_intercept)
 
         products = self._workers.map(of_part, rows.parts, together=1)
         return sum(products, np.zeros((self.width, self.width)))
@@ -734,22 +736,15 @@ class Certificate:
         def of_part(part: slice) -> NumPyArray:
             block, target, share = rows.get(part)
             scores = block @ coef + point.bias
-            total = np.zeros((width, k, width, k))
+            weights: Weights
             if k == 1:
-                pairs: Iterator[tuple[int, int, NumPyArray]]
-                pairs = iter([(0, 0, share * loss.sure_curvature(scores[:, 0], target))])
+                weights = share * loss.sure_curvature(scores[:, 0], target)
             else:
-                pairs = _pairs(loss.probability(scores), share)
-            for one, other, weight in pairs:
-                product = self._gram(block, weight)
-                total[:, one, :, other] = product
-                if one != other:
-                    total[:, other, :, one] = product
-            return total
+                weights = ClassWeights(loss.probability(scores), share)
+            return gram_of_block(block, weights, ones=self._has_intercept)
 
-        total = np.zeros((width, k, width, k))
-        for product in self._workers.map(of_part, rows.parts, together=1):
-            total += product
+        products = self._workers.map(of_part, rows.parts, together=1)
+        total = sum(products, np.zeros((width * k, width * k))).reshape(width, k, width, k)
         for k_ in range(k):
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty
         if k > 1:
@@ -758,26 +753,6 @@ class Certificate:
             for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
                 total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
         return total.reshape(width * k, width * k)
-
-    def _gram(self, block: Any, weight: NumPyArray) -> NumPyArray:
-        """Return the weighted products of the features, with the intercept."""
-        product = np.empty((self.width, self.width))
-        if issparse(block):
-            repeated = np.repeat(weight, np.diff(block.indptr))
-            scaled = made_of(block.data * repeated, block.indices, block.indptr, block.shape)
-            product[: self.p, : self.p] = (transposed(scaled) @ block).toarray()
-            mean = np.asarray(transposed(block) @ weight)
-        else:
-            if (weight >= 0).all():
-                scaled = block * np.sqrt(weight)[:, None]
-                product[: self.p, : self.p] = scaled.T @ scaled
-            else:
-                product[: self.p, : self.p] = block.T @ (block * weight[:, None])
-            mean = weight @ block
-        if self._has_intercept:
-            product[-1, :-1] = product[:-1, -1] = mean
-            product[-1, -1] = weight.sum()
-        return product
 
 
 class _Sums(NamedTuple):
@@ -804,14 +779,6 @@ class _Sums(NamedTuple):
 def _parts(rows: slice, size: int) -> list[slice]:
     stop = rows.stop
     return [slice(start, min(start + size, stop)) for start in range(rows.start, stop, size)]
-
-
-def _pairs(probability: NumPyArray, share: NumPyArray) -> Iterator[tuple[int, int, NumPyArray]]:
-    """Yield pairs of classes with the rows' weights in their block of softmax's Hessian."""
-    for one in range(probability.shape[1]):
-        for other in range(one + 1):
-            weight = probability[:, one] * ((one == other) - probability[:, other]) * share
-            yield one, other, weight
 
 
 def _products(block: Any, columns: NumPyArray) -> NumPyArray:
