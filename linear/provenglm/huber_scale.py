@@ -47,6 +47,7 @@ from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopR
 from provenglm.plan import dense_if_small
 from provenglm.rows.gram import gram_of_block
 from provenglm.rows.kinds import rows_of
+from provenglm.rows.products import column_products
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
 
@@ -176,7 +177,7 @@ def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> 
     rows = rows_of(problem.features, np.dtype(np.float64))
     total = np.zeros(rows.shape[1])
     for part in rows.slices():
-        total += dual[part] @ _moved(rows.block(part), center)
+        total += column_products(_moved(rows.block(part), center), dual[part])
     return total
 
 

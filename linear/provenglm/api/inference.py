@@ -9,17 +9,14 @@ section 3.8): :math:`\phi H^{-1}` without a penalty. Features are centred with t
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
-from scipy.sparse import issparse
 
 from provenglm.model.losses import Loss
 from provenglm.model.objective import Scaling
 from provenglm.rows.base import Rows
-from provenglm.rows.csr import transposed
 from provenglm.rows.gram import gram
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -119,7 +116,9 @@ def _information(
     """Return the weighted products of centred features, their centre, and the sum of weights."""
     total, center = float(weight.sum()), np.zeros(rows.shape[1])
     if has_intercept:
-        parts = workers.map(lambda part: _sums(rows.block(part), weight[part]), rows.slices())
+        parts = workers.map(
+            lambda part: column_products(rows.block(part), weight[part]), rows.slices()
+        )
         center = sum(parts, center) / total
     scaling = Scaling(center, np.ones(len(center)))
     return gram(rows, weight, workers, coordinates=scaling), center, total
@@ -142,7 +141,3 @@ def _too_few(weight: NumPyArray, count: int, used: float) -> str:
 
 def _name_of(column: int, names: NumPyArray | None) -> str:
     return str(column) if names is None else f"{column} ({names[column]!r})"
-
-
-def _sums(block: Any, weight: NumPyArray) -> NumPyArray:
-    return np.asarray((transposed(block) if issparse(block) else block.T) @ weight)

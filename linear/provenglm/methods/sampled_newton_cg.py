@@ -20,9 +20,10 @@ from provenglm.methods.sampled_newton import Steps
 from provenglm.methods.state import State
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.losses import SecondDerivative
-from provenglm.model.objective import Objective, Snapshot, products
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.solution import Settings
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 
 
@@ -199,7 +200,7 @@ class SampleHessian:
         self.curvature = float(np.mean(share @ self._second.diagonal))
         penalty = objective.used(theta)
         self.value = float(share @ value) + 0.5 * float((penalty * theta * theta).sum())
-        self.gradient = products(self._rows, residual * self._share) + penalty * theta
+        self.gradient = column_products(self._rows, residual * self._share) + penalty * theta
         unseen = sample.unseen() if theta.ndim == 1 else sample.unseen()[:, None]
         self._diagonal = penalty + self.curvature * unseen
         objective.reads.rows += len(self._rows)
@@ -212,7 +213,7 @@ class SampleHessian:
             block = self._rows[part]
             change = self._second.part(part).times(block @ weights)
             change *= self._share[part]
-            return products(block, change)
+            return column_products(block, change)
 
         count = len(self._rows)
         total: NumPyArray = self._diagonal * vector

@@ -10,8 +10,9 @@ from scipy.sparse import csr_array
 from provenglm import constants
 from provenglm.model.objective import Scaling
 from provenglm.model.sample import Sample
-from provenglm.rows.csr import CsrRows, made_of, transposed
+from provenglm.rows.csr import CsrRows
 from provenglm.rows.gram import Weights, gram
+from provenglm.rows.products import column_products, column_squares
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -85,7 +86,7 @@ class CenteredRows:
         """Return the products of the columns with residuals, of theta's shape."""
         total = residual.sum(axis=0)
         gradient = np.empty((self.shape[1], *residual.shape[1:]))
-        gradient[:-1] = transposed(self._features) @ residual
+        gradient[:-1] = column_products(self._features, residual)
         gradient[:-1] -= np.multiply.outer(self._center, total)
         gradient[:-1] = (gradient[:-1].T * self._inverse).T
         gradient[-1] = self._intercept * total
@@ -94,14 +95,11 @@ class CenteredRows:
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of the columns' squares with numbers of rows, of theta's shape."""
         features, center = self._features, self._center
-        squares = made_of(
-            np.square(features.data), features.indices, features.indptr, features.shape
-        )
         total = numbers.sum(axis=0)
         product = np.empty((self.shape[1], *numbers.shape[1:]))
         of_features = product[:-1].T  # so that numbers of the columns multiply it
-        of_features[:] = (transposed(squares) @ numbers).T
-        of_features -= 2 * center * (transposed(features) @ numbers).T
+        of_features[:] = column_squares(features, numbers).T
+        of_features -= 2 * center * column_products(features, numbers).T
         of_features += np.multiply.outer(total, np.square(center))
         # What is left of a constant column is rounding, of either sign.
         np.maximum(of_features, 0, out=of_features)

@@ -11,6 +11,7 @@ from provenglm import constants
 from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.gram import ClassWeights, Weights, gram
+from provenglm.rows.products import column_products, column_squares
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -60,14 +61,14 @@ class Sample:
 
     def products(self, residual: NumPyArray) -> NumPyArray:
         """Return the products of the columns with numbers of rows, of theta's shape."""
-        return np.asarray(self.rows.T @ residual)
+        return column_products(self.rows, residual)
 
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return those of the columns' squares, of which there is no copy as a whole."""
         total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
         for start in range(0, len(numbers), constants.BLOCK_ROWS):
             part = slice(start, start + constants.BLOCK_ROWS)
-            total += np.square(self.rows[part]).T @ numbers[part]
+            total += column_squares(self.rows[part], numbers[part])
         return total
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:

@@ -38,8 +38,9 @@ from provenglm.model.objective import Scaling, Snapshot, Sums
 from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Rows
-from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.csr import made_of
 from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
+from provenglm.rows.products import column_products, column_squares, row_squares
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -317,8 +318,8 @@ class Certificate:
             value, residual = self.loss.value_and_residual(scores, target)
             square, noise = self._of_residuals(scores, residual, target, share)
             weighted = share[:, None] * residual.reshape(len(share), -1)
-            squares = np.zeros(0) if knows_squares else _weighted_squares(block, share)
-            products, sums = _products(block, weighted), weighted.sum(axis=0)
+            squares = np.zeros(0) if knows_squares else column_squares(block, share)
+            products, sums = column_products(block, weighted), weighted.sum(axis=0)
             return _Sums(float(share @ value), products, sums, squares, square, noise)
 
         total = reduce(operator.add, self._workers.map(of_part, everything.parts))
@@ -375,7 +376,7 @@ class Certificate:
 
             def of_part(part: slice) -> NumPyArray:
                 block, _, share = everything.get(part)
-                return _weighted_squares(block, share)
+                return column_squares(block, share)
 
             self._squares = np.zeros(self.p)
             for squares in self._workers.map(of_part, everything.parts):
@@ -444,12 +445,12 @@ class Certificate:
             scores = block @ coef + point.bias
             flat = scores[:, 0] if loss.outputs == 1 else scores
             curvature = share * loss.least_curvature(flat, target)
-            reached = _row_squares(block, reach)
+            reached = row_squares(block, reach)
             if loss.outputs == 1:
                 with np.errstate(divide="ignore"):
                     reached = np.minimum(reached, 1 / curvature)
             largest = float(reached[curvature > 0].max(initial=0.0))
-            return _products(block, curvature), float(curvature.sum()), largest
+            return column_products(block, curvature), float(curvature.sum()), largest
 
         total, weight, farthest = np.zeros(self.p), 0.0, 0.0
         for products, of_part_, largest in self._workers.map(of_part, everything.parts):
@@ -506,7 +507,7 @@ class Certificate:
         largest = (1 + 2 * error) * frobenius * np.square(weights.reshape(width, k)).max(axis=1)
 
         def norms_of(block: Any) -> NumPyArray:
-            squares = _row_squares(block, largest[: self.p])
+            squares = row_squares(block, largest[: self.p])
             if self._has_intercept:
                 squares = squares + largest[-1]
             return np.asarray(np.sqrt(squares * (1 + 2 * error) * frobenius))
@@ -684,7 +685,7 @@ class Certificate:
                     norms = np.minimum(norms, 1 / np.sqrt(curvature))
             return (
                 float(share @ square),
-                _products(block, weighted),
+                column_products(block, weighted),
                 weighted.sum(axis=0),
                 np.stack([fall[used], norms[used]], axis=1),
                 farthest,
@@ -781,11 +782,6 @@ def _parts(rows: slice, size: int) -> list[slice]:
     return [slice(start, min(start + size, stop)) for start in range(rows.start, stop, size)]
 
 
-def _products(block: Any, columns: NumPyArray) -> NumPyArray:
-    """Return the products of the features with numbers of each row, summed over the rows."""
-    return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
-
-
 def _dense(block: Any) -> NumPyArray:
     return np.asarray(block.toarray() if issparse(block) else block)
 
@@ -797,18 +793,3 @@ def _are_exact(block: Any) -> NumPyArray:
         is_rounded = (np.rint(data) != data) | (np.abs(data) >= 2**20)
         return np.asarray(np.bincount(block.indices[is_rounded], minlength=block.shape[1]) == 0)
     return np.asarray((np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20))
-
-
-def _weighted_squares(block: Any, share: NumPyArray) -> NumPyArray:
-    """Return the sum of each feature's squares times the shares."""
-    if issparse(block):
-        squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
-        return np.asarray(transposed(squares) @ share)
-    return np.asarray(share @ np.square(block))
-
-
-def _row_squares(block: Any, weight: NumPyArray) -> NumPyArray:
-    if issparse(block):
-        numbers = np.square(block.data)
-        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
-    return np.asarray(np.square(block) @ weight)

@@ -24,9 +24,10 @@ class Coordinates(Protocol):
 
 
 def write_centred(block: Any, coordinates: Coordinates, out: NumPyArray) -> NumPyArray:
-    """Write rows in coordinates to `out`, which may be in float32, and return it.
+    """Write rows in coordinates to `out`, which may be the rows themselves, and return it.
 
-    The difference is taken in float64 and rounded once: a column may be far from 0.
+    For float32 all is computed in float64 and rounded once: a column may be far from 0.
     """
-    np.subtract(block, coordinates.center, out=out, casting="same_kind")
-    return np.multiply(out, coordinates.inverse, out=out, casting="same_kind")
+    change = out if out.dtype == np.float64 else None
+    change = np.subtract(block, coordinates.center, out=change)
+    return np.multiply(change, coordinates.inverse, out=out, casting="same_kind")
