@@ -20,7 +20,8 @@ from provenglm.workers import Workers
 def is_sparser(features: csr_array) -> bool:
     """Whether a Hessian takes less time of sparse rows than of dense ones."""
     return bool(
-        constants.SPARSE_PRODUCT * np.square(_per_row(features)) < np.square(features.shape[1])
+        constants.PAIR * np.square(_per_row(features))
+        < constants.PRODUCT * np.square(features.shape[1])
     )
 
 
@@ -60,7 +61,7 @@ class CenteredRows:
     def __init__(
         self, features: csr_array, center: NumPyArray, inverse: NumPyArray, intercept: bool
     ) -> None:
-        self._features = features
+        self.features = features
         self._center = center
         self._inverse = inverse
         self._intercept = float(intercept)
@@ -71,14 +72,12 @@ class CenteredRows:
 
     def __getitem__(self, rows: slice) -> CenteredRows:
         """Return some of the rows."""
-        return CenteredRows(
-            self._features[rows], self._center, self._inverse, bool(self._intercept)
-        )
+        return CenteredRows(self.features[rows], self._center, self._inverse, bool(self._intercept))
 
     def __matmul__(self, theta: NumPyArray) -> NumPyArray:
         """Return the scores at theta."""
         weights = (theta[:-1].T * self._inverse).T
-        scores = self._features @ weights
+        scores = self.features @ weights
         scores += self._intercept * theta[-1] - self._center @ weights
         return np.asarray(scores)
 
@@ -86,7 +85,7 @@ class CenteredRows:
         """Return the products of the columns with residuals, of theta's shape."""
         total = residual.sum(axis=0)
         gradient = np.empty((self.shape[1], *residual.shape[1:]))
-        gradient[:-1] = column_products(self._features, residual)
+        gradient[:-1] = column_products(self.features, residual)
         gradient[:-1] -= np.multiply.outer(self._center, total)
         gradient[:-1] = (gradient[:-1].T * self._inverse).T
         gradient[-1] = self._intercept * total
@@ -94,7 +93,7 @@ class CenteredRows:
 
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of the columns' squares with numbers of rows, of theta's shape."""
-        features, center = self._features, self._center
+        features, center = self.features, self._center
         total = numbers.sum(axis=0)
         product = np.empty((self.shape[1], *numbers.shape[1:]))
         of_features = product[:-1].T  # so that numbers of the columns multiply it
@@ -110,7 +109,7 @@ class CenteredRows:
     def gram(self, weights: Weights, workers: Workers) -> NumPyArray:
         """Return the weighted products of the columns with each other."""
         scaling = Scaling(self._center, self._inverse)
-        found = gram(CsrRows(self._features), weights, workers, coordinates=scaling, ones=True)
+        found = gram(CsrRows(self.features), weights, workers, coordinates=scaling, ones=True)
         if not self._intercept:
             outputs = len(found) // self.shape[1]
             found[-outputs:] = found[:, -outputs:] = 0
