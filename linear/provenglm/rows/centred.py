@@ -26,8 +26,8 @@ class Coordinates(Protocol):
 def write_centred(block: Any, coordinates: Coordinates, out: NumPyArray) -> NumPyArray:
     """Write rows in coordinates to `out`, which may be the rows themselves, and return it.
 
-    For float32 all is computed in float64 and rounded once: a column may be far from 0.
+    With coordinates in float64 the difference is: a column may be far from 0.
     """
-    change = out if out.dtype == np.float64 else None
+    change = out if out.dtype == np.result_type(block, coordinates.center) else None
     change = np.subtract(block, coordinates.center, out=change)
     return np.multiply(change, coordinates.inverse, out=out, casting="same_kind")

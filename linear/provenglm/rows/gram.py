@@ -118,16 +118,21 @@ def gram(
     ones : bool
         As of `gram_of_block`.
     dtype : numpy dtype
-        What arrays are computed in; of CSR rows it is float64.
+        What arrays are computed in, the coordinates included; of CSR rows it is float64.
 
     Returns
     -------
     numpy.ndarray
         As of `gram_of_block`.
     """
-    if coordinates is not None and columns is not None:
-        center, inverse = coordinates.center, coordinates.inverse
-        coordinates = _Coordinates(center[columns], inverse[columns])
+    if rows.is_sparse:
+        dtype = np.float64
+    if coordinates is not None:
+        center, inverse = (
+            (part if columns is None else part[columns]).astype(dtype, copy=False)
+            for part in (coordinates.center, coordinates.inverse)
+        )
+        coordinates = _Coordinates(center, inverse)
     width = rows.shape[1] if columns is None else len(columns)
 
     def of_csr(group: list[slice]) -> _CsrSums:
@@ -136,27 +141,41 @@ def gram(
         # Centring needs the sums.
         return _of_csr(block if columns is None else block[:, columns], _part(weights, whole))
 
+    is_copied = coordinates is not None or columns is not None
+    # A copy of few columns takes the rows of several blocks.
+    size = constants.BLOCK_BYTES // max(1, width * np.dtype(dtype).itemsize) if is_copied else 0
+
     def of_arrays(group: list[slice]) -> NumPyArray:
-        first, longest = group[0].start, max(part.stop - part.start for part in group)
+        first, pieces = group[0].start, _together(group, size)
         if chosen is not None:
             # At once: where rows are decoded in large parts, each of these is a reading.
             gathered = rows.gather(chosen[first : group[-1].stop])
-        buffer = None if coordinates is None else np.empty((longest, width), dtype)
+        longest = max(some[-1].stop - some[0].start for some in pieces)
+        buffer = np.empty((longest, width), dtype) if is_copied else None
 
-        def piece(part: slice) -> tuple[NumPyArray, Weights]:
-            if chosen is None:
-                block: Any = rows.block(part)
-            else:
-                block = gathered[part.start - first : part.stop - first]
-            if columns is not None:
-                block = block[:, columns]
-            if coordinates is not None and buffer is not None:
-                block = write_centred(block, coordinates, buffer[: len(block)])
-            return block, _part(weights, part)
+        def piece(some: list[slice]) -> tuple[NumPyArray, Weights]:
+            start, stop = some[0].start, some[-1].stop
+            for part in some:
+                block: Any
+                if chosen is None:
+                    block = rows.block(part)
+                else:
+                    block = gathered[part.start - first : part.stop - first]
+                if buffer is None:
+                    return block, _part(weights, part)
+                if columns is not None:
+                    block = block[:, columns]
+                out = buffer[part.start - start : part.stop - start]
+                if coordinates is None:
+                    out[:] = block
+                else:
+                    write_centred(block, coordinates, out)
+            assert buffer is not None
+            return buffer[: stop - start], _part(weights, slice(start, stop))
 
         total = np.zeros((_count(weights), width + ones, width + ones), dtype)
         # Scaled in place, if it is needed once.
-        _add_pieces(total, map(piece, group), buffer if len(total) == 1 else None)
+        _add_pieces(total, map(piece, pieces), buffer if len(total) == 1 else None)
         return total
 
     parts = groups(rows, width, chosen)
@@ -181,8 +200,13 @@ def groups(rows: Rows, width: int, chosen: NumPyArray | None = None) -> list[lis
     if isinstance(rows, CsrRows) and rows.numbers:
         of_a_row = width * rows.numbers / (rows.shape[0] * rows.shape[1])
         most = max(most, math.ceil((width / of_a_row) ** 2))
+    return _together(slices or [slice(0, 0)], most)
+
+
+def _together(parts: Sequence[slice], most: int) -> list[list[slice]]:
+    """Return consecutive parts in lists of at most `most` rows, if one part has not more."""
     found: list[list[slice]] = [[]]
-    for part in slices or [slice(0, 0)]:
+    for part in parts:
         if found[-1] and part.stop - found[-1][0].start > most:
             found.append([])
         found[-1].append(part)
@@ -221,8 +245,15 @@ class _Coordinates(NamedTuple):
 
 
 def _of_array(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:
-    parts = slices_of(len(block), block.shape[1], block.itemsize)
-    width = block.shape[1] + ones
+    n, p = block.shape
+    parts = slices_of(n, p, block.itemsize)
+    if block.strides[0] < block.strides[1]:
+        # Each column is read at a time: BLAS has its own pieces of it.
+        parts = [
+            slice(start, start + constants.BLOCK_ROWS)
+            for start in range(0, n, constants.BLOCK_ROWS)
+        ]
+    width = p + ones
     total = np.zeros((_count(weights), width, width), block.dtype)
     _add_pieces(total, ((block[part], _part(weights, part)) for part in parts))
     return total
@@ -332,7 +363,7 @@ def _of_csr(block: csr_array, weights: Weights) -> _CsrSums:
     for weight in _pairs(weights):
         data = block.data * np.repeat(weight, np.diff(block.indptr))
         weighted = made_of(data, block.indices, block.indptr, block.shape)
-        products.append((columns @ weighted).toarray(order="C"))
+        products.append((columns @ weighted).T.toarray())
         sums.append(columns @ weight)
         totals.append([weight.sum()])
     stacked = products[0][None] if len(products) == 1 else np.stack(products)
