@@ -41,7 +41,7 @@ def test_products(intercept):
         np.testing.assert_allclose(rows[:50] @ theta, dense[:50] @ theta, atol=1e-10)
         np.testing.assert_allclose(rows.products(residual), dense.T @ residual, atol=1e-10)
     for weight in (RNG.random(200), RNG.normal(size=200)):
-        gram = rows.gram(weight)
+        gram = rows.gram(weight, Workers(1))
         np.testing.assert_allclose(gram, (dense.T * weight) @ dense, atol=1e-8)
         np.testing.assert_allclose(gram, gram.T, atol=1e-11)
 

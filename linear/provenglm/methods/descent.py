@@ -22,11 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.blas import dsyrk
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
@@ -49,8 +47,8 @@ from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Snapshot, of_rows
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
+from provenglm.rows.gram import ClassWeights, Weights, gram
 from provenglm.types import NumPyArray
-from provenglm.workers import Workers
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
 """`LAST_SWEEP` where the signs have to be those of the optimum."""
@@ -395,86 +393,26 @@ def _no_room(objective: Objective, count: int) -> str:
     )
 
 
-def groups_of_blocks(objective: Objective) -> list[list[slice]]:
-    """Return the blocks of a pass, several at a time: BLAS is slow on few rows."""
-    groups: list[list[slice]] = [[]]
-    for part in objective.rows.slices():
-        if groups[-1] and part.stop - groups[-1][0].start > constants.BLOCK_ROWS:
-            groups.append([])
-        groups[-1].append(part)
-    return groups
-
-
-def centred_rows(
-    objective: Objective, blocks: list[slice], chosen: NumPyArray, out: NumPyArray
-) -> None:
-    """Write some features of some blocks to `out`, in theta's coordinates."""
-    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
-    takes_all = len(chosen) == len(objective.scaling.center)
-    for part in blocks:
-        features = out[part.start - blocks[0].start : part.stop - blocks[0].start]
-        block = objective.rows.block(part)
-        np.subtract(block if takes_all else block[:, chosen], center, out=features)
-        features *= inverse
-
-
 def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
     """Return the same without the penalty: one pass."""
-    of_group = partial(_upper_of_rows, objective, chosen, curvature)
-    has_classes = isinstance(curvature, SecondDerivativeOfClasses)
-    if has_classes:
-        of_group = partial(_of_classes, objective, chosen, curvature)
-    total: NumPyArray | None = None
-    for each in objective.workers.map(of_group, groups_of_blocks(objective), together=1):
-        total = each if total is None else np.add(total, each, out=total)
-    assert total is not None
+    weights: Weights
+    if isinstance(curvature, SecondDerivativeOfClasses):
+        weights = ClassWeights(curvature.probability, objective.share)
+    else:
+        weights = objective.share * curvature.diagonal
+    found = gram(
+        objective.rows,
+        weights,
+        objective.workers,
+        coordinates=objective.scaling,
+        columns=chosen if len(chosen) < objective.rows.shape[1] else None,
+        ones=True,
+    )
     objective.reads.rows += objective.n
-    if has_classes:
-        return total
-    total += np.triu(total, 1).T
     if not objective.intercept:
-        total[-1] = total[:, -1] = 0
-    return total
-
-
-def _upper_of_rows(
-    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative, group: list[slice]
-) -> NumPyArray:
-    """Return the upper triangle of what some blocks add to a Hessian.
-
-    Block by block: a core's cache holds what is centred until it is multiplied.
-    """
-    count = len(chosen)
-    products = np.zeros((count, count), order="F")
-    total = np.zeros((count + 1, count + 1))
-    changes = np.empty((max(part.stop - part.start for part in group), count))
-    for part in group:
-        weight = objective.share[part] * curvature.diagonal[part]
-        change = changes[: len(weight)]
-        centred_rows(objective, [part], chosen, change)
-        total[:-1, -1] += weight @ change
-        total[-1, -1] += weight.sum()
-        of_all = weight[0]
-        if (weight != of_all).any():
-            change *= np.sqrt(weight)[:, None]
-            of_all = 1.0
-        if count:
-            products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
-    total[:-1, :-1] = products
-    return total
-
-
-def _of_classes(
-    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative, group: list[slice]
-) -> NumPyArray:
-    whole = slice(group[0].start, group[-1].stop)
-    taken = np.empty((whole.stop - whole.start, len(chosen) + 1))
-    centred_rows(objective, group, chosen, taken[:, :-1])
-    taken[:, -1] = objective.intercept
-    share, penalty = np.ascontiguousarray(objective.share[whole]), np.zeros(taken.shape[1])
-    target = objective.target[whole]
-    sample = Sample(taken, target, share, objective.loss, penalty, Workers(0))
-    return sample.hessian_of(curvature.part(whole))
+        outputs = objective.loss.outputs
+        found[-outputs:] = found[:, -outputs:] = 0
+    return found
 
 
 def least(

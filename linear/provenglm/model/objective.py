@@ -18,14 +18,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.sparse import issparse
 
-from provenglm.compiled import kernels
 from provenglm.model import per_row
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import parts_of
-from provenglm.rows.csr import transposed
+from provenglm.rows.products import column_products, dense_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -235,7 +233,7 @@ class Objective:
                 residual = np.column_stack([residual, share, self._target_columns(rows)])
             return (
                 float(np.asarray(value, np.float64) @ share),
-                products(block, residual.astype(dtype, copy=False)),
+                column_products(block, residual.astype(dtype, copy=False)),
                 total,
                 share @ np.square(block) if takes_squares else 0.0,
             )
@@ -388,30 +386,3 @@ def residuals(objective: Objective, snapshot: Snapshot, part: slice = slice(None
 def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
     """Return a number for each row of `theta` as an array that multiplies it."""
     return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
-
-
-def dense_products(block: Features, numbers: NumPyArray) -> NumPyArray:
-    """Return the products of dense features with some numbers, (c, rows): (c, p) in float64.
-
-    From memory BLAS takes up to twice as long, which reads several rows at a time.
-    """
-    flags = block.flags
-    if not (flags.c_contiguous and flags.writeable and block.dtype == np.float64):
-        return np.asarray(numbers @ block)
-    sums = np.zeros((len(numbers), block.shape[1]))
-    kernels("rows.dense_kernels").products_of_rows(block, numbers, sums)
-    return sums
-
-
-def products(block: Features, residual: NumPyArray) -> NumPyArray:
-    """Return the products of features and residuals, summed over the rows: float64."""
-    if issparse(block):
-        columns = transposed(block)
-        if residual.ndim == 1:
-            return np.asarray(columns @ residual, np.float64)
-        # SciPy's product with several columns takes a fifth longer than with one after the other.
-        each = [columns @ residual[:, k] for k in range(residual.shape[1])]
-        return np.asarray(np.stack(each, axis=1), np.float64)
-    # BLAS takes a third less for this order of the factors, if there are few outputs.
-    product = residual @ block if residual.ndim == 1 else (residual.T @ block).T
-    return np.asarray(product, np.float64)

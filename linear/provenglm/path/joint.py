@@ -18,7 +18,7 @@ from provenglm import constants
 from provenglm.methods.newton import Newton
 from provenglm.methods.secants import Metric, Secants
 from provenglm.model.cholesky import CholeskyMetric
-from provenglm.model.objective import Objective, Snapshot, products
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.problem import Problem
 from provenglm.model.returned import returned
 from provenglm.model.sampling import objective_of, penalty_of
@@ -27,6 +27,7 @@ from provenglm.path.folds import Folds, PathPoint, point_of
 from provenglm.plan import Plan, sample_size
 from provenglm.proof.duality import duality_gap
 from provenglm.proof.prover import proven
+from provenglm.rows.products import column_products
 from provenglm.solve import Session, minimise
 from provenglm.types import NumPyArray
 
@@ -114,7 +115,7 @@ class JointPass:
 
         def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray]:
             block, wanted = objective.block(rows), columns(rows)
-            return products(block, wanted.astype(block.dtype)), wanted.sum(axis=0)
+            return column_products(block, wanted.astype(block.dtype)), wanted.sum(axis=0)
 
         sums: NumPyArray | float = 0.0
         totals: NumPyArray | float = 0.0

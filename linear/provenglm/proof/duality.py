@@ -30,8 +30,9 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.losses import Dual
-from provenglm.model.objective import Objective, Snapshot, of_rows, products, residuals
+from provenglm.model.objective import Objective, Snapshot, of_rows, residuals
 from provenglm.rows.blocks import parts_of
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
@@ -92,7 +93,7 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
         mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
         value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
         weighted = (mixed.T * share).T
-        return value, products(objective.block(part), weighted), weighted.sum(axis=0)
+        return value, column_products(objective.block(part), weighted), weighted.sum(axis=0)
 
     value, gradient = 0.0, np.zeros_like(theta)
     for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
