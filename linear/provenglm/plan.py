@@ -308,6 +308,9 @@ def _with_l1(problem: Problem, settings: Settings) -> Plan:
     if problem.loss.is_quadratic:
         has_few = not on_disk(problem.features) and n * p <= constants.KEPT_NUMBERS
         is_large = is_large and width > constants.WEIGHTS_OF_SQUARES and not has_few
+    elif problem.loss.outputs > 1:
+        # Of all rows in memory a matrix for each class is made, and no sample's is as near.
+        is_large = is_large and on_disk(problem.features)
     if width <= constants.MOST_WEIGHTS and (is_large or settings.metric == "hessian"):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)

@@ -42,16 +42,16 @@ from provenglm.methods.descent_columns import (
     of_sparse,
 )
 from provenglm.methods.factor import Factor
+from provenglm.methods.softmax_descent import SoftmaxSteps
 from provenglm.methods.state import State
 from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.kept_products import KeptProducts
-from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
+from provenglm.model.losses import SecondDerivative
 from provenglm.model.objective import Objective, Reads, Scaling, Snapshot, of_rows
 from provenglm.model.sample import Sample
 from provenglm.proof.duality import duality_gap, known_bound
 from provenglm.rows.dense import DenseRows
 from provenglm.types import NumPyArray
-from provenglm.workers import Workers
 
 _ROUNDING = 1e-12
 """Of the objective: where a step promises less, no difference of it is looked at."""
@@ -119,6 +119,7 @@ class Descent:
             self._pass = ColumnPass(objective, arrays)
         self._hessian: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
+        self._softmax = SoftmaxSteps(objective)
 
     @classmethod
     def of_a_sample(
@@ -223,6 +224,8 @@ class Descent:
             return self._by_products(snapshot, chosen)
         if not np.array_equal(chosen, self._chosen):
             self._chosen, self._hessian = chosen, None
+        if self._has_matrix_of_classes(len(chosen)):
+            return Step(*self._softmax.step(snapshot, chosen, self._caution, last))
         if self._keeps_columns():
             return self._by_columns(snapshot)
         if self._hessian is None:
@@ -237,9 +240,17 @@ class Descent:
     def _keeps_columns(self) -> bool:
         if self._sample is not None:
             return False
-        outputs = self._objective.loss.outputs
+        is_of_classes = self._objective.loss.outputs > 1
         is_sparse = self._objective.rows.is_sparse
-        return is_sparse or (len(self._chosen) + 1) * outputs > constants.MOST_WEIGHTS
+        return is_sparse or is_of_classes or len(self._chosen) + 1 > constants.MOST_WEIGHTS
+
+    def _has_matrix_of_classes(self, features: int) -> bool:
+        """Whether a step goes by a matrix for each class."""
+        objective = self._objective
+        outputs = objective.loss.outputs
+        if self._sample is not None or objective.rows.is_sparse or outputs == 1:
+            return False
+        return SoftmaxSteps.has_room(features, outputs)
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
         """Return that of the rows whose Hessian is taken."""
@@ -489,7 +500,8 @@ class Descent:
             return np.arange(len(used))
         width = int(used.sum())
         are_few = width <= constants.ALL_FEATURES
-        are_few = are_few and outputs * (1 + width) <= constants.MOST_WEIGHTS
+        if not self._has_matrix_of_classes(width):
+            are_few = are_few and outputs * (1 + width) <= constants.MOST_WEIGHTS
         if are_few and not self._tries_some(width):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
@@ -570,23 +582,18 @@ def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivati
             objective.products.hessian_of = known
     hessian = known[1].copy()
     penalty = objective.penalty[np.append(chosen, len(objective.penalty) - 1)]
-    hessian.ravel()[:: len(hessian) + 1] += np.repeat(penalty, objective.loss.outputs)
+    hessian.ravel()[:: len(hessian) + 1] += penalty
     return hessian
 
 
 def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
     """Return the same without the penalty: one pass."""
     of_group = partial(_upper_of_rows, objective, chosen, curvature)
-    has_classes = isinstance(curvature, SecondDerivativeOfClasses)
-    if has_classes:
-        of_group = partial(_of_classes, objective, chosen, curvature)
     total: NumPyArray | None = None
     for each in objective.workers.map(of_group, groups_of_blocks(objective), together=1):
         total = each if total is None else np.add(total, each, out=total)
     assert total is not None
     objective.reads.rows += objective.n
-    if has_classes:
-        return total
     total += np.triu(total, 1).T
     if not objective.intercept:
         total[-1] = total[:, -1] = 0
@@ -618,19 +625,6 @@ def _upper_of_rows(
             products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
     total[:-1, :-1] = products
     return total
-
-
-def _of_classes(
-    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative, group: list[slice]
-) -> NumPyArray:
-    whole = slice(group[0].start, group[-1].stop)
-    taken = np.empty((whole.stop - whole.start, len(chosen) + 1))
-    centred_rows(objective, group, chosen, taken[:, :-1])
-    taken[:, -1] = objective.intercept
-    share, penalty = np.ascontiguousarray(objective.share[whole]), np.zeros(taken.shape[1])
-    target = objective.target[whole]
-    sample = Sample(taken, target, share, objective.loss, penalty, Workers(0))
-    return sample.hessian_of(curvature.part(whole))
 
 
 def least(
