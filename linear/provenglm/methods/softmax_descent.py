@@ -27,7 +27,7 @@ from scipy.linalg.lapack import dpotrs
 
 from provenglm import constants
 from provenglm.methods import newton
-from provenglm.methods.descent_columns import kernels, least_along
+from provenglm.methods.descent_columns import least_along
 from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.losses import SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Snapshot
@@ -52,7 +52,7 @@ _SYSTEMS = 3
 _ROUNDS = 50
 
 _SWEEPS = 30
-"""Of coordinate descent over a class, at most."""
+"""Of coordinate descent over the classes by themselves, at most."""
 
 _LARGER_METRIC = 1.25
 """Factor of the Gram matrices where a step lowers the model by too little. With 2 they are above
@@ -60,6 +60,9 @@ the Hessian."""
 
 _RIDGE = 1e-7
 """Of a diagonal: a preconditioner of equal columns is regular with it."""
+
+_TIE = 1e-13
+"""Of the penalty: a gradient beyond it by less is rounding."""
 
 _NO_CURVATURE = 1e-14
 """Of what a direction gains: less is rounding."""
@@ -238,6 +241,7 @@ class _Model:
         self._t: NumPyArray = self._before.copy()
         self._gradient: NumPyArray = self._slope.copy()
         self._factor = 1.0
+        self._classes = _Classes(grams, self._l1[:-1], self._l2[:-1])
         self._preconditioner: _Preconditioner | None = None
 
     def promise(self, t: NumPyArray) -> tuple[float, float]:
@@ -273,8 +277,8 @@ class _Model:
         return float(self._l1 @ np.abs(t).sum(axis=1))
 
     def _product(self, step: NumPyArray) -> NumPyArray:
-        image: NumPyArray = self._columns.product(step, self._probability)
-        return image + self._l2[:, None] * step
+        image = self._columns.product(step, self._probability)
+        return np.asarray(image + self._l2[:, None] * step)
 
     def _move(self, step: NumPyArray, image: NumPyArray) -> float:
         """Take a step if it leads lower; return by how much."""
@@ -291,7 +295,7 @@ class _Model:
     def _by_class(self) -> float:
         """Lower the model over each class by itself, all at once; return what it fell by."""
         while True:
-            step = np.column_stack([self._step_of(k) for k in range(self._t.shape[1])])
+            step = self._classes.step(self._t, self._gradient, self._factor)
             image = self._product(step)
             slope = _dot(self._gradient, step)
             slope += self._size(self._t + step) - self._size(self._t)
@@ -299,33 +303,6 @@ class _Model:
             if is_enough or self._factor >= 2:
                 return self._move(step, image)
             self._factor = min(2.0, _LARGER_METRIC * self._factor)
-
-    def _step_of(self, k: int) -> NumPyArray:
-        """Return the step of a class, its intercept at its best all along."""
-        gram, gradient = self._grams[k], self._gradient[:, k]
-        hessian, gradient_of_features = gram[:-1, :-1].copy(), gradient[:-1].copy()
-        beside, total = np.zeros(len(hessian)), gram[-1, -1]
-        of_intercept = 0.0
-        if total > 0:
-            beside, of_intercept = gram[-1, :-1] / total, -gradient[-1] / total
-            hessian -= np.multiply.outer(beside, gram[-1, :-1])
-            gradient_of_features -= beside * gradient[-1]
-        hessian.ravel()[:: len(hessian) + 1] += self._l2[:-1]
-        hessian *= self._factor
-        t = self._t[:-1, k].copy()
-        kernels().descend_matrix(
-            hessian,
-            gradient_of_features,
-            t,
-            self._l1[:-1],
-            _SWEEPS,
-            constants.ROUND,
-            constants.LAST_SWEEP,
-            0.0,
-            False,
-        )
-        change = t - self._t[:-1, k]
-        return np.append(change, of_intercept / self._factor - beside @ change)
 
     def _shift(self) -> float:
         """Shift the classes of each feature to where the penalty is least; return its fall."""
@@ -395,6 +372,63 @@ class _Model:
             last, square = square, _dot(rest, scaled)
             direction = scaled + square / last * direction
         return solution, image
+
+
+class _Classes:
+    """Coordinate descent over each class by itself, in all of them at the same time.
+
+    Parameters
+    ----------
+    grams : numpy.ndarray, (K, m + 1, m + 1)
+    l1, l2 : numpy.ndarray, (m,)
+    """
+
+    def __init__(self, grams: NumPyArray, l1: NumPyArray, l2: NumPyArray) -> None:
+        total, beside = grams[:, -1, -1], grams[:, -1, :-1]
+        self._inverse = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
+        # What an intercept follows a step by; without it the Hessian is that at its best.
+        self._follows = beside * self._inverse[:, None]
+        self._hessian = np.empty((len(l1), *beside.shape))
+        for k, gram in enumerate(grams):
+            self._hessian[:, k] = gram[:-1, :-1]
+            self._hessian[:, k] -= np.multiply.outer(self._follows[k], beside[k])
+        every = np.arange(len(l1))
+        self._hessian[every, :, every] += l2[:, None]
+        self._square = self._hessian[every, :, every]
+        self._is_there = self._square > 0
+        self._divisor = np.where(self._is_there, self._square, np.inf)
+        self._l1 = (1 + _TIE) * l1[:, None]
+
+    def step(self, t: NumPyArray, gradient: NumPyArray, factor: float) -> NumPyArray:
+        """Return a step from t, in the metric of `factor` times the Gram matrices."""
+        l1, square = self._l1 / factor, self._square
+        gradient = gradient.T / factor
+        here = gradient[:, :-1] - self._follows * gradient[:, -1:]
+        before = t[:-1]
+        new, signs, most, unchanged = before.copy(), np.sign(before), 0.0, 0
+        for _ in range(_SWEEPS):
+            start = new.copy()
+            best = _shrunk(new * square - here.T, l1) / self._divisor
+            for j in np.flatnonzero(((best != new) & self._is_there).any(axis=1)):
+                step = _shrunk(new[j] * square[j] - here[:, j], l1[j]) / self._divisor[j]
+                step -= new[j]
+                step *= self._is_there[j]
+                new[j] += step
+                here += step[:, None] * self._hessian[j]
+            fell = float((square * np.square(new - start)).sum())
+            last, signs, most = signs, np.sign(new), max(most, fell)
+            unchanged = unchanged + 1 if np.array_equal(signs, last) else 0
+            if fell <= constants.LAST_SWEEP * most or unchanged == constants.ROUND:
+                break
+        change = new - before
+        of_intercepts = -self._inverse * gradient[:, -1]
+        of_intercepts -= np.einsum("kj,jk->k", self._follows, change)
+        return np.vstack([change, of_intercepts])
+
+
+def _shrunk(numbers: NumPyArray, by: NumPyArray) -> NumPyArray:
+    """Return numbers with so much less size, or 0."""
+    return np.asarray(numbers - np.maximum(np.minimum(numbers, by), -by))
 
 
 class _Preconditioner:
