@@ -61,22 +61,27 @@ def off(H, c, l1, t):
     return np.where(t != 0, np.abs(gradient + l1 * np.sign(t)), beyond).max() / l1.max()
 
 
+@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(seed):
+def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(monkeypatch, seed, few):
+    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
+    monkeypatch.setattr(constants, "MOST_STEPS", 1)
     H, c, l1 = case(seed)
     t = np.random.default_rng(1).normal(size=len(c))
     expected, gradient = t.copy(), H @ t - c
     for _ in range(3):
         before = value(H, c, l1, expected)
         sweep(H, c, l1, expected)
-        fell, _ = kernels.descend_matrix(H, gradient, t, l1, 1, 5, 0.0, 0.0, False)
+        fell, _ = descent._sweeps(H, gradient, t, l1, 0.0, 0.0, False)
         assert np.abs(t - expected).max() < 1e-12
         assert np.abs(gradient - (H @ t - c)).max() < 1e-12
         assert 0 < fell <= before - value(H, c, l1, t) + 1e-12
 
 
+@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_the_least_of_a_matrix(seed):
+def test_the_least_of_a_matrix(monkeypatch, seed, few):
+    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
     H, c, l1 = case(seed)
     for start in (np.zeros(len(c)), np.random.default_rng(1).normal(size=len(c))):
         t = minimise(H, H @ start - c, start, l1)
@@ -549,3 +554,18 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
     else:
         OfOneOutput(*arguments, l1, l2, 0.0).solve()
     assert len(sweeps) == 1
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, Softmax(4)], ids=lambda loss: f"{loss.name}")
+def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
+    def loaded(name):
+        raise AssertionError(f"{name} is loaded")
+
+    monkeypatch.setattr("provenglm.compiled.kernels", loaded)
+    monkeypatch.setattr("provenglm.model.objective.kernels", loaded)
+    monkeypatch.setattr(descent, "kernels", loaded)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)
+    for l1 in (1e-4, 0.02):
+        found = solve(Problem(X, y, loss, 0.0, None, True, l1=l1), Settings(tol=1e-6))
+        assert found.gap <= 1e-6 * found.history[0].objective

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg.blas import dsyrk
@@ -42,6 +42,7 @@ from provenglm.methods.descent_columns import (
     of_sparse,
 )
 from provenglm.methods.factor import Factor
+from provenglm.methods.matrix_descent import descend_matrix
 from provenglm.methods.softmax_descent import SoftmaxSteps
 from provenglm.methods.state import State
 from provenglm.model.budget import columns_of_a_copy
@@ -676,17 +677,7 @@ def minimise(
     in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
     for _ in range(constants.MOST_STEPS):
-        most, is_least = kernels().descend_matrix(
-            hessian,
-            gradient,
-            t,
-            l1,
-            constants.MOST_STEPS,
-            constants.ROUND,
-            left,
-            most,
-            is_solved,
-        )
+        most, is_least = _sweeps(hessian, gradient, t, l1, left, most, is_solved)
         if is_least or not is_exact:
             break
         for _ in range(in_turn):
@@ -699,6 +690,27 @@ def minimise(
                 break
         is_solved = is_regular and not has_turned
     return t
+
+
+def _sweeps(
+    hessian: NumPyArray,
+    gradient: NumPyArray,
+    t: NumPyArray,
+    l1: NumPyArray,
+    left: float,
+    most: float,
+    is_solved: bool,
+) -> tuple[float, bool]:
+    """Run `descend_matrix`: of few coordinates without Numba."""
+    often = constants.MOST_STEPS, constants.ROUND, left, most, is_solved
+    if len(t) > constants.FEW_COORDINATES:
+        found: tuple[float, bool] = kernels().descend_matrix(hessian, gradient, t, l1, *often)
+        return found
+    few = slice(len(t))
+    lists: list[Any] = [each.tolist() for each in (hessian[few, few], gradient, t, l1)]
+    found = descend_matrix(lists[0], lists[1], lists[2], lists[3], *often)
+    gradient[:], t[:] = lists[1], lists[2]
+    return found
 
 
 def _to_the_system(
