@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier
+from provenglm import GLMClassifier
 from provenglm.methods import softmax_descent
 from provenglm.methods.softmax_descent import SoftmaxSteps, common_shift
 from provenglm.model.losses import Softmax
@@ -64,7 +64,7 @@ def test_the_matrices_are_blocks_of_the_hessian(intercept):
 def test_a_step_ends_where_the_conditions_of_the_optimum_hold(monkeypatch, classes, l2, intercept):
     monkeypatch.setattr(softmax_descent, "_FORCING", 0.0)
     monkeypatch.setattr(softmax_descent, "_LEAST_FORCING", 0.0)
-    monkeypatch.setattr(softmax_descent, "_LEFT_OF_A_SYSTEM", 1e-20)
+    monkeypatch.setattr(softmax_descent, "_LEFT_OF_A_SYSTEM", 1e-10)
     objective = objective_of(Softmax(classes), intercept, l1=0.005, size=31)
     objective.penalty[:-1] = l2
     chosen = np.array([0, 2, 3, 5, 6])
@@ -144,7 +144,7 @@ def loss_of(X, y, coef, intercept, weight):
 def test_no_run_of_saga_is_lower(kind, C, ratio, weighted):
     X, y = made(kind)
     weight = np.random.default_rng(3).uniform(0.2, 2, len(y)) if weighted else np.ones(len(y))
-    model = SVRGClassifier(C=C, l1_ratio=ratio, tol=1e-6).fit(X, y, weight)
+    model = GLMClassifier(C=C, l1_ratio=ratio, tol=1e-6).fit(X, y, weight)
     peer = LogisticRegression(C=C, l1_ratio=ratio, solver="saga", max_iter=300, tol=1e-9)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         peer.fit(X, y, weight)
@@ -171,9 +171,9 @@ def test_no_run_of_saga_is_lower(kind, C, ratio, weighted):
 
 def test_the_copy_of_a_run_is_as_good_as_reading_its_rows(monkeypatch):
     X, y = made("normal")
-    copied = SVRGClassifier(C=1.0, l1_ratio=1.0, tol=1e-6).fit(X, y)
+    copied = GLMClassifier(C=1.0, l1_ratio=1.0, tol=1e-6).fit(X, y)
     monkeypatch.setattr(softmax_descent, "columns_of_a_copy", lambda *_: 0)
-    read = SVRGClassifier(C=1.0, l1_ratio=1.0, tol=1e-6).fit(X, y)
+    read = GLMClassifier(C=1.0, l1_ratio=1.0, tol=1e-6).fit(X, y)
     assert np.allclose(read.coef_, copied.coef_, atol=1e-9)
 
 
@@ -206,10 +206,10 @@ def test_a_fit_ends_soon_after_max_time(seconds):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20_000, 200))
     y = np.argmax(X @ rng.normal(size=(200, 10)) + rng.gumbel(size=(20_000, 10)), axis=1)
-    SVRGClassifier(l1_ratio=1.0).fit(X[:200, :3], y[:200])  # Numba is loaded
+    GLMClassifier(l1_ratio=1.0).fit(X[:200, :3], y[:200])  # Numba is loaded
     began = time.process_time()
     with pytest.warns(UserWarning, match="max_time"):
-        SVRGClassifier(C=100.0, l1_ratio=1.0, tol=1e-10, max_time=seconds).fit(X, y)
+        GLMClassifier(C=100.0, l1_ratio=1.0, tol=1e-10, max_time=seconds).fit(X, y)
     assert time.process_time() - began < seconds + 1.0
 
 
@@ -217,6 +217,6 @@ def test_the_whole_problem_is_solved_in_few_steps():
     X, y = made("nearly apart", n=2000, p=40, classes=10)
     problem = Problem(X, y, Softmax(10), 0.0, None, True, l1=1e-5)
     found = solve(problem, Settings(tol=1e-8))
-    assert found.method == "newton, proximal, working set"
+    assert found.method == "coordinate-descent"
     assert found.gap <= 1e-8 * found.history[0].objective
     assert len(found.history) < 30

@@ -1,4 +1,4 @@
-"""Coordinate descent, compiled: on a Hessian that is a matrix, and on columns of rows.
+r"""Coordinate descent, compiled: on a Hessian that is a matrix, and on columns of rows.
 
 Both lower a quadratic model with a penalty on sizes,
 

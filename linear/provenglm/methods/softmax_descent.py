@@ -26,9 +26,10 @@ from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dpotrs
 
 from provenglm import constants
-from provenglm.methods import newton
 from provenglm.methods.descent_columns import least_along
+from provenglm.model import cholesky
 from provenglm.model.budget import columns_of_a_copy
+from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.types import NumPyArray
@@ -43,8 +44,8 @@ two steps, and at most this part."""
 
 _LEAST_FORCING = 1e-3
 
-_LEFT_OF_A_SYSTEM = 0.01
-"""Of the residual's square, in the preconditioner's metric."""
+_LEFT_OF_A_SYSTEM = 0.1
+"""Of the residual, in the preconditioner's metric."""
 
 _SYSTEMS = 3
 """Linear systems of a round, at most: another one follows where a sign has turned."""
@@ -65,7 +66,7 @@ _TIE = 1e-13
 """Of the penalty: a gradient beyond it by less is rounding."""
 
 _NO_CURVATURE = 1e-14
-"""Of what a direction gains: less is rounding."""
+"""Of that of the features themselves: less is rounding."""
 
 
 class OutOfTimeError(Exception):
@@ -354,24 +355,20 @@ class _Model:
         preconditioned: Callable[[NumPyArray], NumPyArray],
     ) -> tuple[NumPyArray, NumPyArray]:
         """Return about the solution over what is free, and the Hessian times it."""
-        solution, image, rest = np.zeros_like(right), np.zeros_like(right), right.copy()
-        direction = preconditioned(rest)
-        square = first = _dot(rest, direction)
-        for _ in range(constants.MOST_STEPS):
-            if not square > _LEFT_OF_A_SYSTEM * first:
-                break
+        image, along = np.zeros_like(right), np.zeros_like(right)
+
+        def product(direction: NumPyArray) -> NumPyArray:
+            nonlocal along
             along = self._product(direction)
-            steepness = _dot(direction, along)
-            if not steepness > _NO_CURVATURE * square:
-                break
-            length = square / steepness
-            solution += length * direction
+            return np.where(is_free, along, 0.0)
+
+        def taken(length: float, before: float, rest: NumPyArray) -> bool:  # noqa: ARG001
+            nonlocal image
             image += length * along
-            rest -= np.where(is_free, length * along, 0)
-            scaled = preconditioned(rest)
-            last, square = square, _dot(rest, scaled)
-            direction = scaled + square / last * direction
-        return solution, image
+            return False
+
+        found = conjugate_gradients(product, right, preconditioned, _LEFT_OF_A_SYSTEM, taken)
+        return found.step, image
 
 
 class _Classes:
@@ -498,7 +495,7 @@ def common_shift(t: NumPyArray, l1: NumPyArray, l2: NumPyArray) -> NumPyArray:
 
 def _lower(matrix: NumPyArray) -> NumPyArray:
     """Return the Cholesky factor."""
-    return newton.factor(matrix, _RIDGE)[0] if len(matrix) else matrix
+    return cholesky.factor(matrix, _RIDGE)[0] if len(matrix) else matrix
 
 
 def _solved(lower: NumPyArray, right: NumPyArray) -> NumPyArray:
