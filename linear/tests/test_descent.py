@@ -355,7 +355,8 @@ def test_a_constant_column_beside_a_start_from_a_sample(monkeypatch, loss):
     monkeypatch.setattr(plan, "_starts_from_a_sample", lambda _: True)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4))
-    y = (X[:, :1] + rng.gumbel(size=(400, max(2, loss.outputs)))).argmax(axis=1)
+    slopes = np.arange(max(2, loss.outputs))
+    y = (X[:, :1] * slopes + rng.gumbel(size=(400, len(slopes)))).argmax(axis=1)
     X[:, 2] = 3
     settings = Settings(tol=1e-8)
     problem = Problem(X, y, loss, 1e-3, None, True, l1=1e-3)
