@@ -189,7 +189,7 @@ class _Columns:
             columns = self._block(part) * root[part, None]
             return np.asarray(dsyrk(1.0, columns.T))
 
-        total = self._sum(of_part, _merged(self._parts))
+        total = self._sum(of_part, _merged(self._parts), together=1)
         total += np.triu(total, 1).T
         return total
 
@@ -207,9 +207,14 @@ class _Columns:
 
         return self._sum(of_part, self._parts).T
 
-    def _sum(self, of_part: Callable[[slice], NumPyArray], parts: list[slice]) -> NumPyArray:
+    def _sum(
+        self,
+        of_part: Callable[[slice], NumPyArray],
+        parts: list[slice],
+        together: int | None = None,
+    ) -> NumPyArray:
         total: NumPyArray | None = None
-        for each in self._objective.workers.map(of_part, parts):
+        for each in self._objective.workers.map(of_part, parts, together):
             total = each if total is None else np.add(total, each, out=total)
         assert total is not None
         return total
