@@ -322,7 +322,7 @@ class Loss(ABC):
         """Return the infimum of the loss of each sample, shape ``(n,)``."""
         return np.zeros(len(target))
 
-    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:  # noqa: ARG002
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
         """Return whether no score of these rows is cut off: see `MOST_LOG`.
 
         Values and residuals of a score that is cut off prove nothing.
@@ -816,7 +816,7 @@ class Poisson(Loss):
         largest = 1.01 * float(mean.max(initial=0))
         return Noise(largest, square, self.is_exact(scores, target))
 
-    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:  # noqa: ARG002
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
         return float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
