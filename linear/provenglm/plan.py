@@ -51,6 +51,8 @@ class Plan:
         Whether they stay sparse where they are.
     measures_alone : bool
         Whether nothing but coordinates is taken from them.
+    suits_folds : bool
+        Whether folds can be solved together: one Hessian of a sample is then the metric of all.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Plan:
     method: Method
     keeps_sparse: bool = False
     measures_alone: bool = False
+    suits_folds: bool = False
 
 
 def is_small(problem: Problem) -> bool:
@@ -82,16 +85,16 @@ def dense_if_small(problem: Problem) -> Problem:
     return replace(problem, features=features.toarray())
 
 
-def choose(problem: Problem, settings: Settings, of_folds: bool = False) -> Plan:
+def choose(problem: Problem, settings: Settings, fold_rows: int | None = None) -> Plan:
     """Return the way to go.
 
     Parameters
     ----------
-    of_folds : bool
-        Whether it is for all folds of a path together: they share a sample's Hessian, which then
-        pays sooner.
+    fold_rows : int, optional
+        For all folds of a path together: the rows of the smallest training set. Folds share a
+        sample's Hessian, which then pays sooner.
     """
-    plan = _chosen(problem, settings, of_folds)
+    plan = _chosen(problem, settings, fold_rows)
     if on_disk(problem.features) and problem.loss.has_classes:
         classes = max(2, problem.loss.outputs)
         if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
@@ -100,7 +103,7 @@ def choose(problem: Problem, settings: Settings, of_folds: bool = False) -> Plan
     return plan
 
 
-def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
+def _chosen(problem: Problem, settings: Settings, fold_rows: int | None) -> Plan:
     n, p = problem.features.shape
     outputs = problem.loss.outputs
     width = (p + 1) * outputs
@@ -128,14 +131,15 @@ def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
         why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
         return _with_a_sample(problem, settings, why, most)
     has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
-    has_few = n < constants.FEW_ROWS_OF_A_FEATURE * p
-    is_slow = has_conjugate_gradients and (has_few or (not of_folds and _is_dear_of_dense(problem)))
+    has_few = (fold_rows or n) < constants.FEW_ROWS_OF_A_FEATURE * p
+    is_dear = fold_rows is None and _is_dear_of_dense(problem)
+    is_slow = has_conjugate_gradients and (has_few or is_dear)
     pays = width <= constants.MOST_WEIGHTS and not is_slow
     if settings.metric == "hessian" or (automatic and pays):
         why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
         if not automatic:
             why = f"metric={settings.metric!r} was asked for: {why}"
-        return Plan("svrg, hessian", why, size, _in_a_hessian, keeps_sparse=True)
+        return Plan("svrg, hessian", why, size, _in_a_hessian, keeps_sparse=True, suits_folds=True)
     why = f"a Hessian over {width:,} weights would cost more than it saves"
     if has_conjugate_gradients or issparse(problem.features):
         return _conjugate_gradients(problem, settings, why)
@@ -156,7 +160,10 @@ def _exact_plan(problem: Problem, most: float) -> Plan | None:
         return None
     if is_small(problem) and _has_small_hessian(n, width):
         why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
-        return Plan("newton", why, n, _exact)
+        # For folds the Hessian of a sample costs less, if all rows are many times as many.
+        is_long = n >= 4 * constants.ROWS_OF_A_FEATURE * width
+        is_long &= 4 * float(n) * width * width >= constants.SMALL_HESSIAN
+        return Plan("newton", why, n, _exact, suits_folds=is_long)
     if n < p and _has_small_hessian(n, narrow):
         why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
         return Plan("newton, rotated", why, n, _rotated)
@@ -224,7 +231,8 @@ def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) 
     size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p)
     if on_disk(problem.features):
         size = max(size, n // constants.PART_OF_A_STEP)
-    return Plan("sample", why, int(min(n, most, size)), method)
+    is_narrow = (p + 1) * problem.loss.outputs <= constants.MOST_WEIGHTS
+    return Plan("sample", why, int(min(n, most, size)), method, suits_folds=is_narrow)
 
 
 def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +15,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.methods.state import State
 from provenglm.model.budget import room, rows_of_a_sample
-from provenglm.model.objective import Objective, Scaling, Snapshot
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.problem import Problem
 from provenglm.model.returned import Returned, returned
 from provenglm.model.sample import Sample
@@ -43,6 +43,9 @@ a gap is off by at most half its square, which is below `_ROUNDING_OF_FLOAT32`."
 
 _FAR_OF_INFIMUM = 10
 """Times what `tol` and the estimate say, a point is above the infimum at most."""
+
+_LITTLE_OF_A_PASS = 0.25
+"""A proof by a Newton step that costs less of a pass is tried before others."""
 
 
 def solve(
@@ -133,8 +136,10 @@ class Session:
         if start is not None:
             given = objective.scaling.from_user(*start).reshape(first.shape)
             first = given if objective.snapshot(given).objective < null else first
-        proof = self._proof(sample, l2, l1)
-        run = _Run(objective, null, self._settings, self._began, proof)
+        if l2 is None:
+            l2, l1 = self._problem.l2, self._problem.l1
+        self._proof.begin(l2, l1)
+        run = _Run(objective, null, self._settings, self._began, self._proof)
         return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
 
     def _deadline(self) -> float:
@@ -142,19 +147,13 @@ class Session:
         own = math.inf if max_time is None else self._began + max_time
         return min(own, self._settings.deadline)
 
-    def _proof(self, sample: Sample, l2: float | None, l1: float) -> _Proof:
-        problem = self._problem
-        if l2 is None:
-            l2, l1 = problem.l2, problem.l1
-        scaling, seed = self.prepare()[0].scaling, self._settings.seed
-        return _Proof(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
-
     @cached_property
-    def _certificate(self) -> Certificate:
-        return _certificate_of(self.prepare()[0])
+    def _proof(self) -> Proof:
+        return Proof(self._problem, *self.prepare(), self._settings.seed)
 
 
-def _certificate_of(objective: Objective) -> Certificate:
+def certificate_of(objective: Objective) -> Certificate:
+    """Return the certificate of an objective's rows and shares."""
     scaling = objective.scaling
     used = scaling.inverse > 0
     return Certificate(
@@ -169,42 +168,16 @@ def _certificate_of(objective: Objective) -> Certificate:
     )
 
 
-def proven(
-    problem: Problem,
-    objective: Objective,
-    sample: Sample,
-    snapshot: Snapshot,
-    estimate: float,
-    settings: Settings,
-    enough: float,
-) -> float:
-    """Return a bound of the distance of one point by a Newton step on some rows, or inf."""
-    proof = _Proof(
-        lambda: _certificate_of(objective),
-        problem,
-        sample,
-        objective.scaling,
-        problem.l2,
-        problem.l1,
-        settings.seed,
-    )
-    user = returned(objective, snapshot, snapshot.theta)
-    return proof.of(user.coef, user.intercept, snapshot, estimate, enough)[1]
-
-
-class _Proof:
-    """Proofs for the points of one run.
+class Proof:
+    """Proofs for points of one data set, of a path as well.
 
     Parameters
     ----------
-    certificate : callable
-        Returns the certificate, which is made at the first proof.
     problem : Problem
+    objective : Objective
+        Its rows and coordinates, with the shares that count.
     sample : Sample
         Whose rows a proof takes, if they are enough.
-    scaling : Scaling
-        Its coordinates.
-    l2, l1 : float
     seed : int
         Of the rows that are drawn.
 
@@ -214,31 +187,35 @@ class _Proof:
         Whether a Newton step on some rows is affordable: see `certificate`.
     """
 
-    def __init__(
-        self,
-        certificate: Callable[[], Certificate],
-        problem: Problem,
-        sample: Sample,
-        scaling: Scaling,
-        l2: float,
-        l1: float,
-        seed: int,
-    ) -> None:
-        self._certificate = certificate
-        self._problem = problem
-        self._sample, self._scaling = sample, scaling
-        self._l2, self._l1 = l2, l1
-        self._seed = seed
-        outputs = problem.loss.outputs
+    def __init__(self, problem: Problem, objective: Objective, sample: Sample, seed: int) -> None:
+        self._problem, self._objective = problem, objective
+        self._sample, self._seed = sample, seed
         n, p = problem.features.shape
-        self._width = (p + 1) * outputs
-        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * (p + 1))
+        self._width = (p + 1) * problem.loss.outputs
         most = min(constants.LARGEST_PROOF / self._width**2, constants.SAMPLE_NUMBERS / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._most >= min(n, 2 * (p + 1))
         self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
         self._curvature: float | None = None
+        self.begin(problem.l2, problem.l1)
+
+    def begin(self, l2: float, l1: float) -> None:
+        """Take the penalties of the next point of a path."""
+        self._l2, self._l1 = l2, l1
+        width = self._problem.features.shape[1] + 1
+        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * width)
+
+    @cached_property
+    def _certificate(self) -> Certificate:
+        return certificate_of(self._objective)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a Newton step on the fewest rows costs much less than a pass over all rows."""
+        step = float(self._least + self._width) * self._width
+        a_pass = constants.BLAS_GAIN * len(self._problem.target)
+        return self.has_factor and step <= _LITTLE_OF_A_PASS * a_pass
 
     @cached_property
     def _rng(self) -> np.random.Generator:
@@ -270,17 +247,21 @@ class _Proof:
         enough : float
             The bound that is wanted.
         """
-        certificate = self._certificate()
+        certificate = self._certificate
         if not np.isfinite(certificate.loss.slope):
             return np.inf, np.inf
         with np.errstate(over="ignore", invalid="ignore"):
             point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
                 return np.inf, np.inf
-            gap = certificate.without_a_step(point, enough)
-            if gap > enough and self.has_factor:
-                rows = self._some(known, estimate / max(enough, 1e-300))
-                gap = min(gap, certificate.by_a_factor(point, rows))
+            gap, is_cheap = np.inf, self.is_cheap
+            near = estimate / max(enough, 1e-300)
+            if is_cheap:
+                gap = certificate.by_a_factor(point, self._some(known, near))
+            if gap > enough:
+                gap = min(gap, certificate.without_a_step(point, enough))
+            if gap > enough and self.has_factor and not is_cheap:
+                gap = min(gap, certificate.by_a_factor(point, self._some(known, near)))
         return point.objective, gap
 
     def reach(self, known: Snapshot) -> float:
@@ -293,7 +274,7 @@ class _Proof:
         is_some = 0 < len(self._sample.rows) < len(self._problem.target)
         if not (is_some and self.has_factor):
             return None
-        return self._certificate().of_sample(self._sample, self._scaling)
+        return self._certificate.of_sample(self._sample, self._objective.scaling)
 
     def _part(self, known: Snapshot) -> float:
         """Return the part of all curvature that the sample's rows have, once.
@@ -325,16 +306,15 @@ class _Proof:
         self._least = constants.GROWTH * count
         size = min(count, self._most)
         if size >= n:
-            return self._certificate().all()
-        rows, _ = draw(
-            problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
-        )
-        return self._certificate().some(rows)
+            return self._certificate.all()
+        share = self._objective.share
+        rows, _ = draw(problem.loss, problem.target, share, size, self._rng, problem.is_long)
+        return self._certificate.some(rows)
 
 
 class _Run:
     def __init__(
-        self, objective: Objective, null: float, settings: Settings, began: float, proof: _Proof
+        self, objective: Objective, null: float, settings: Settings, began: float, proof: Proof
     ) -> None:
         self._objective = objective
         self._null = null

@@ -1,8 +1,10 @@
 """Logging as in a program that has configured nothing."""
 
 import logging
+from dataclasses import replace
 
 import pytest
+from provenglm.path import solve_path
 
 
 class _WithoutPytest(list):
@@ -23,3 +25,16 @@ def root_logger():
     root.handlers = list(handlers)
     root.setLevel(level)
     own.setLevel(own_level)
+
+
+@pytest.fixture
+def solve_together(monkeypatch):
+    """A function that has all folds solved together, or each by itself, whatever their size."""
+    choose = solve_path.choose
+
+    def decide(together):
+        monkeypatch.setattr(
+            solve_path, "choose", lambda *args: replace(choose(*args), suits_folds=together)
+        )
+
+    return decide

@@ -405,14 +405,14 @@ def test_a_proof_that_needs_more_rows_than_there_is_room_for_is_not_tried(monkey
     monkeypatch.setattr(constants, "SAMPLE_NUMBERS", 40 * 5)
     monkeypatch.setattr("provenglm.proof.certificate.Certificate.of_sample", lambda *_: None)
     tried = []
-    of = solve_module._Proof.of
+    of = solve_module.Proof.of
 
     def spied(proof, coef, intercept, known, estimate, enough):
         bound = of(proof, coef, intercept, known, estimate, enough)
         tried.append((estimate, enough, bound[1]))
         return bound
 
-    monkeypatch.setattr(solve_module._Proof, "of", spied)
+    monkeypatch.setattr(solve_module.Proof, "of", spied)
     solution = solve(problem, Settings(tol=1e-6))
     assert solution.reason is StopReason.CONVERGED
     assert all(4000 / 40 * estimate <= enough for estimate, enough, _ in tried)

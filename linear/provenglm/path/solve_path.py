@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 from provenglm.model.budget import of_folds_together, within
 from provenglm.model.solution import Settings
 from provenglm.path import squares
 from provenglm.path.folds import Folds, PathPoint, Start, point_of, point_with_scale
-from provenglm.path.joint import JointPath, Watch, suits
+from provenglm.path.joint import JointPath, Watch
 from provenglm.plan import choose, dense_if_small
-from provenglm.rows.kinds import rows_of
 from provenglm.solve import Session
 
 
@@ -51,10 +51,11 @@ def solve_path(
     """
     features = dense_if_small(folds.penalised(0, strengths[0])).features
     folds = replace(folds, problem=replace(folds.problem, features=features))
-    together = _together(folds, settings)
+    together = _together(folds)
     first = (together or folds).penalised(0, strengths[0])
-    plan = choose(first, settings, of_folds=True)
-    if together is not None and suits(plan, first):
+    fewest = min(int(np.count_nonzero(counts)) for counts in folds.counts)
+    plan = choose(first, settings, fewest)
+    if together is not None and plan.suits_folds and not first.loss.has_scale:
         paths = JointPath(together, plan, settings, watch).solve(strengths)
     elif squares.suits(folds, first):
         paths = squares.solve(folds, strengths, settings, watch)
@@ -69,11 +70,10 @@ def solve_path(
     return paths
 
 
-def _together(folds: Folds, settings: Settings) -> Folds | None:
+def _together(folds: Folds) -> Folds | None:
     """Return the folds with the room that is left if all have scores, or None if none is."""
     whole = folds.problem
-    itemsize = 8 if settings.is_precise else rows_of(whole.features).dtype.itemsize
-    problem = within(whole, of_folds_together(whole, len(folds), itemsize))
+    problem = within(whole, of_folds_together(whole, len(folds)))
     return None if problem is None else replace(folds, problem=problem)
 
 
