@@ -1,10 +1,9 @@
 """Logging as in a program that has configured nothing."""
 
 import logging
-from dataclasses import replace
 
 import pytest
-from provenglm.path import solve_path
+from provenglm.plan import Plan
 
 
 class _WithoutPytest(list):
@@ -30,11 +29,9 @@ def root_logger():
 @pytest.fixture
 def solve_together(monkeypatch):
     """A function that has all folds solved together, or each by itself, whatever their size."""
-    choose = solve_path.choose
 
     def decide(together):
-        monkeypatch.setattr(
-            solve_path, "choose", lambda *args: replace(choose(*args), suits_folds=together)
-        )
+        suits = property(lambda plan: together and not plan.shape.problem.loss.has_scale)
+        monkeypatch.setattr(Plan, "suits_folds", suits)
 
     return decide

@@ -9,7 +9,7 @@ import pytest
 import sklearn
 from elastic_net_oracle import values as losses_of
 from linear_oracle import Dense, target_of
-from provenglm import SVRGClassifier, SVRGRegressor, constants
+from provenglm import GLMClassifier, GLMRegressor, constants
 from provenglm.model.losses import Huber, Logistic, Poisson, Squared
 from provenglm.model.offset import LogisticWithOffset
 from provenglm.model.problem import Problem
@@ -57,7 +57,7 @@ def optimum(loss, X, y, offset, weight, l2, intercept=True):
 
 def model_of(loss, **settings):
     power = {"power": loss.power} if isinstance(loss, Tweedie) else {}
-    return SVRGRegressor(loss.name, **power, **settings)
+    return GLMRegressor(loss.name, **power, **settings)
 
 
 @pytest.mark.parametrize("alpha", [1e-4, 1.0])
@@ -122,8 +122,8 @@ def test_huber_with_its_scale():
     # Targets less the offsets are the same problem, and the same numbers.
     X, y, offset, weight = data(Squared())
     y[:20] += 50
-    model = SVRGRegressor("huber", alpha=0.1, tol=1e-10).fit(X, y, weight, offset)
-    same = SVRGRegressor("huber", alpha=0.1, tol=1e-10).fit(X, y - offset, weight)
+    model = GLMRegressor("huber", alpha=0.1, tol=1e-10).fit(X, y, weight, offset)
+    same = GLMRegressor("huber", alpha=0.1, tol=1e-10).fit(X, y - offset, weight)
     np.testing.assert_allclose(model.coef_, same.coef_, rtol=1e-6)
     assert model.scale_ == pytest.approx(same.scale_)
     assert model.objective_ == pytest.approx(same.objective_)
@@ -150,7 +150,7 @@ def test_an_l1_penalty_has_the_same_strength(loss, alpha):
 
 def test_a_warm_start_goes_on_from_where_it_was():
     X, y, offset, weight = data(Poisson())
-    model = SVRGRegressor("poisson", alpha=1e-3, warm_start=True).fit(X, y, weight, offset)
+    model = GLMRegressor("poisson", alpha=1e-3, warm_start=True).fit(X, y, weight, offset)
     first = model.objective_
     model.fit(X, y, weight, offset)
     assert model.history_[0]["objective"] == pytest.approx(first, rel=1e-12)
@@ -180,18 +180,18 @@ def test_predictions_and_scores_have_the_offset(loss):
 def test_weighted_rates_are_counts_with_an_exposure():
     X, y, offset, _ = data(Poisson())
     exposure = np.exp(offset)
-    counts = SVRGRegressor("poisson", alpha=0, tol=1e-11).fit(X, y, offset=offset)
-    rates = SVRGRegressor("poisson", alpha=0, tol=1e-11).fit(X, y / exposure, exposure)
+    counts = GLMRegressor("poisson", alpha=0, tol=1e-11).fit(X, y, offset=offset)
+    rates = GLMRegressor("poisson", alpha=0, tol=1e-11).fit(X, y / exposure, exposure)
     np.testing.assert_allclose(rates.coef_, counts.coef_, rtol=1e-6)
 
 
 def test_a_search_hands_each_fold_its_offsets():
     X, y, offset, _ = data(Poisson())
     with sklearn.config_context(enable_metadata_routing=True):
-        model = SVRGRegressor("poisson").set_fit_request(offset=True).set_score_request(offset=True)
+        model = GLMRegressor("poisson").set_fit_request(offset=True).set_score_request(offset=True)
         search = GridSearchCV(model, {"alpha": [1e-3]}, cv=KFold(3)).fit(X, y, offset=offset)
     for fold, (train, test) in enumerate(KFold(3).split(X)):
-        one = SVRGRegressor("poisson", alpha=1e-3).fit(X[train], y[train], offset=offset[train])
+        one = GLMRegressor("poisson", alpha=1e-3).fit(X[train], y[train], offset=offset[train])
         expected = one.score(X[test], y[test], offset=offset[test])
         assert search.cv_results_[f"split{fold}_test_score"][0] == pytest.approx(expected)
 
@@ -199,7 +199,7 @@ def test_a_search_hands_each_fold_its_offsets():
 @pytest.mark.parametrize(
     ("offset", "told"),
     [
-        (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number for "),
+        (np.zeros(299), "offset has the shape (299,), and X has 300 rows: give one number per row"),
         (np.full(300, np.nan), "offset has NaN in row 0, and the fit needs finite numbers"),
         (["a"] * 300, "offset has something that is not a number"),
         (np.linspace(1, 1000, 300), "offset is 1000 in row 299, and loss='poisson' predicts exp("),
@@ -214,7 +214,7 @@ def test_a_search_hands_each_fold_its_offsets():
 def test_what_is_refused(offset, told):
     X, y, _, _ = data(Poisson())
     with pytest.raises(ValueError, match=re.escape(told)):
-        SVRGRegressor("poisson").fit(X, y, offset=offset)
+        GLMRegressor("poisson").fit(X, y, offset=offset)
 
 
 # --- The logistic loss -----------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_the_optimum_of_two_classes(weighted, intercept, C):
     X, y, offset, weight = labels()
     weight = weight if weighted else None
     total = len(y) if weight is None else weight.sum()
-    model = SVRGClassifier(C, fit_intercept=intercept, tol=1e-12).fit(X, y, weight, offset)
+    model = GLMClassifier(C, fit_intercept=intercept, tol=1e-12).fit(X, y, weight, offset)
     coef, bias, least, constant = optimum(
         Logistic(), X, y, offset, weight, 1 / C / total, intercept
     )
@@ -245,7 +245,7 @@ def test_the_optimum_of_two_classes(weighted, intercept, C):
     assert model.intercept_[0] == pytest.approx(bias, abs=1e-7)
     assert model.objective_ == pytest.approx(least, rel=1e-11)
     assert model.gap_ >= model.objective_ - least - 1e-12
-    rough = SVRGClassifier(C, fit_intercept=intercept, tol=1e-2).fit(X, y, weight, offset)
+    rough = GLMClassifier(C, fit_intercept=intercept, tol=1e-2).fit(X, y, weight, offset)
     assert rough.gap_ >= rough.objective_ - least - 1e-12
     if intercept:  # The first snapshot is the best constant beside the offsets.
         assert rough.history_[0]["objective"] == pytest.approx(constant, rel=1e-9)
@@ -254,20 +254,20 @@ def test_the_optimum_of_two_classes(weighted, intercept, C):
 def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "SMALL", 0)
     X, y, offset, weight = labels()
-    expected = SVRGClassifier(tol=1e-11).fit(X, y, weight, offset)
+    expected = GLMClassifier(tol=1e-11).fit(X, y, weight, offset)
     for name, form in large_data.forms(tmp_path, X).items():
         given = offset if "memmap" in name else large_data.pieces(offset)
-        model = SVRGClassifier(tol=1e-11).fit(form, y, weight, given)
+        model = GLMClassifier(tol=1e-11).fit(form, y, weight, given)
         np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5, err_msg=name)
         np.testing.assert_allclose(
             model.decision_function(form, given), expected.decision_function(X, offset), rtol=1e-5
         )
     # Nothing is copied that has a number for each row.
     monkeypatch.setattr(constants, "LONG_ROWS", 100)
-    model = SVRGClassifier(tol=1e-11).fit(form, y, weight, offset)
+    model = GLMClassifier(tol=1e-11).fit(form, y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
     monkeypatch.setattr(constants, "SMALL_DATA", 0)  # sparse rows are not made dense
-    model = SVRGClassifier(tol=1e-11).fit(csr_array(X), y, weight, offset)
+    model = GLMClassifier(tol=1e-11).fit(csr_array(X), y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
 
 
@@ -301,7 +301,7 @@ def test_every_way_has_the_offsets(monkeypatch, way, change, dtype, kind):
     ratio = 0.7 if kind == "l1" else 0.0
     form = csr_array(X) if kind == "sparse" else X.astype(dtype)
     C = 0.1
-    model = SVRGClassifier(C, l1_ratio=ratio, tol=1e-9).fit(form, y, weight, offset)
+    model = GLMClassifier(C, l1_ratio=ratio, tol=1e-9).fit(form, y, weight, offset)
     assert model.solver_ == way
     z = model.decision_function(form, offset)
     share = weight / weight.sum()
@@ -331,8 +331,8 @@ def test_offsets_of_one_class_against_the_best_constant_alone():
 
 def test_a_constant_offset_of_two_classes_moves_the_intercept_alone():
     X, y, _, weight = labels()
-    plain = SVRGClassifier(tol=1e-10).fit(X, y, weight)
-    moved = SVRGClassifier(tol=1e-10).fit(X, y, weight, offset=100.0)
+    plain = GLMClassifier(tol=1e-10).fit(X, y, weight)
+    moved = GLMClassifier(tol=1e-10).fit(X, y, weight, offset=100.0)
     np.testing.assert_allclose(moved.coef_, plain.coef_, rtol=1e-5)
     assert moved.intercept_ == pytest.approx(plain.intercept_ - 100)
     for method in ("decision_function", "predict_proba", "predict_log_proba"):
@@ -347,15 +347,15 @@ def test_a_constant_offset_of_two_classes_moves_the_intercept_alone():
 
 def test_classes_that_offsets_leave_separable_have_no_optimum():
     X = np.array([[-2.0], [-1.0], [1.0], [2.0]])
-    model = SVRGClassifier(C=np.inf)
+    model = GLMClassifier(C=np.inf)
     with pytest.warns(sklearn.exceptions.ConvergenceWarning, match="no finite optimum"):
         model.fit(X, [0, 0, 1, 1], offset=[1.0, 0.0, 0.0, -1.0])
 
 
 def test_offsets_of_three_classes_are_refused():
     X, _, offset, _ = labels()
-    told = "there are 3 classes, and offset is for two: fit one class against the others"
+    told = "there are 3 classes, and offset supports two: fit one class against the others"
     with pytest.raises(ValueError, match=told):
-        SVRGClassifier().fit(X, np.arange(300) % 3, offset=offset)
+        GLMClassifier().fit(X, np.arange(300) % 3, offset=offset)
     with pytest.raises(ValueError, match=told):
-        SVRGClassifier().fit(X, np.arange(300) % 3).predict(X, offset)
+        GLMClassifier().fit(X, np.arange(300) % 3).predict(X, offset)

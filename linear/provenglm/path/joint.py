@@ -15,17 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 from provenglm import constants
-from provenglm.methods import newton
-from provenglm.methods.metric import HessianMetric
+from provenglm.methods.newton import Newton
 from provenglm.methods.secants import Secants
+from provenglm.model.cholesky import CholeskyMetric
 from provenglm.model.objective import Objective, Snapshot, products
 from provenglm.model.returned import returned
-from provenglm.model.sampling import penalty_of
+from provenglm.model.sampling import objective_of, penalty_of
 from provenglm.model.solution import ROUNDING, Settings, StopReason
 from provenglm.path.folds import Folds, PathPoint, point_of
 from provenglm.plan import Plan, sample_size
 from provenglm.proof.duality import duality_gap
-from provenglm.solve import Proof, Session
+from provenglm.proof.prover import Prover
+from provenglm.solve import Session, minimise
 from provenglm.types import NumPyArray
 
 Watch = Callable[[str], None]
@@ -62,7 +63,7 @@ class Walk:
         The objective of the best constant prediction.
     pairs : list
         Steps, and the changes of the loss's gradient along them.
-    metric : HessianMetric, optional
+    metric : CholeskyMetric, optional
         The common Hessian with the fold's penalty, factored.
     count : int
         Snapshots for this point.
@@ -75,10 +76,10 @@ class Walk:
     fold: int
     objective: Objective
     null: float
-    proof: Proof
+    proof: Prover
     at: Value
     pairs: list[tuple[NumPyArray, NumPyArray]] = field(default_factory=list)
-    metric: HessianMetric | None = None
+    metric: CholeskyMetric | None = None
     count: int = 1
     last: float = np.inf
     tries: int = 0
@@ -159,7 +160,8 @@ class JointPath:
         theta, null = objective.null()
         size = len(sample.rows) // constants.GROWTH
         tol = constants.ERROR_OF_A_START * abs(null) * theta.size / size
-        theta = newton.minimise(sample.head(size), theta, tol, constants.MOST_STEPS)
+        head = sample.head(size)
+        theta = minimise(Newton(objective_of(head, objective), head), theta, tol)
         folds = self._folds
         own = [replace(objective, share=folds.share(fold)) for fold in range(len(folds))]
         self._measure(own)
@@ -167,7 +169,7 @@ class JointPath:
         values = self._values([(one, theta) for one in own])
         walks = []
         for fold, (one, value) in enumerate(zip(own, values, strict=True)):
-            proof = Proof(folds.problem, one, sample, self._settings.seed)
+            proof = Prover(folds.problem, one, sample, self._settings.seed)
             walks.append(Walk(fold, one, nulls[fold][1], proof, value))
         worse = [w for w in walks if not w.snapshot(w.at).objective < w.null]
         if worse:
@@ -230,7 +232,7 @@ class JointPath:
             hessian = self._hessian.copy()
             penalty = np.repeat(walk.objective.penalty, walk.objective.loss.outputs)
             hessian.ravel()[:: len(hessian) + 1] += penalty
-            walk.metric = HessianMetric.of(hessian)
+            walk.metric = CholeskyMetric(hessian)
         penalty = walk.objective.used(walk.at.theta)
         secants = Secants()
         for step, change in walk.pairs:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from sklearn.utils.parallel import Parallel, delayed
 
 from provenglm.model.budget import of_folds_together, within
@@ -52,12 +51,12 @@ def solve_path(
     features = dense_if_small(folds.penalised(0, strengths[0])).features
     folds = replace(folds, problem=replace(folds.problem, features=features))
     together = _together(folds)
-    first = (together or folds).penalised(0, strengths[0])
-    fewest = min(int(np.count_nonzero(counts)) for counts in folds.counts)
-    plan = choose(first, settings, fewest)
-    if together is not None and plan.suits_folds and not first.loss.has_scale:
+    # One way for the whole path: that of a penalty in the middle.
+    problem = (together or folds).penalised(0, strengths[len(strengths) // 2])
+    plan = choose(problem, settings.is_precise, len(folds), settings.method)
+    if together is not None and plan.suits_folds:
         paths = JointPath(together, plan, settings, watch).solve(strengths)
-    elif squares.suits(folds, first):
+    elif squares.suits(folds, problem):
         paths = squares.solve(folds, strengths, settings, watch)
     else:
         each = range(len(folds))
