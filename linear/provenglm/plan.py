@@ -361,11 +361,12 @@ TABLE = (
     Row(
         "sampled-newton",
         needs="up to `MOST_WEIGHTS` weights",
-        costs="5 passes (12 with classes), and 2 Hessians of the sample, which folds share",
+        costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds "
+        "share",
         can=lambda shape: not shape.problem.l1 > 0 and shape.width <= constants.MOST_WEIGHTS,
         seconds=lambda shape: (
             constants.SAMPLE
-            + (5 if shape.outputs == 1 else 12) * shape.pass_seconds
+            + (5 if shape.outputs == 1 or shape.is_sparse else 16) * shape.pass_seconds
             + _hessians(shape, 2)
             * (
                 shape.gram_seconds(shape.hessian_rows, shape.width)
