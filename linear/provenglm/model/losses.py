@@ -852,7 +852,7 @@ def balanced_means(
     terms : callable or float
         Of `Dual`: the divergence :math:`q \log(q / m) - q + m` of the new numbers q.
     """
-    if wanted <= MAX_AMPLIFICATION * mean or not np.isfinite(mean):
+    if wanted < MAX_AMPLIFICATION * mean or not np.isfinite(mean):
         kept = wanted / mean
         return kept, 0.0, mean * float(kept * np.log(kept) - kept + 1)
     kept = MAX_AMPLIFICATION
@@ -860,7 +860,7 @@ def balanced_means(
 
     def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         of_row = logarithm(scores, target)
-        old = np.exp(of_row)
+        old = _exp(of_row)
         new = kept * old + added
         return np.asarray(np.maximum(new * (np.log(new) - of_row - 1) + old, 0))
 

@@ -80,6 +80,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
     """Return the bound of `duality_gap` by other residuals than those at the scores: half a pass.
 
