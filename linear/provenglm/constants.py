@@ -220,6 +220,10 @@ ROUND = 6
 without a change of sign are followed by linear systems: until none turns a sign, as many at most.
 Halved: L1, text, 5 classes: 1.17 of the passes. Doubled: nothing."""
 
+FEW_COORDINATES = 32
+"""Coordinates up to which a step by a matrix needs no Numba, which takes 1.3 s to load. A sweep
+takes 0.1 ms then."""
+
 PAIRS_OF_A_NUMBER = 30.0
 """Other numbers in its row, for each number, up to which the products of all columns with each
 other are made. On text it is 8; the time of a fit falls by a third."""

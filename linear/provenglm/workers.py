@@ -22,6 +22,9 @@ from provenglm import constants
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_LEAST_WORK_OF_THREADS = 1 << 18
+"""Multiplications of a product of matrices from which on OpenBLAS takes several threads."""
+
 _TURNS = 4
 """Parts of the items for each thread: one that is behind leaves some to the others."""
 
@@ -93,6 +96,23 @@ class Workers:
     def running(self) -> Iterator[None]:
         """Have the threads while the block runs, without NumPy's warnings: see `map`."""
         with np.errstate(over="ignore", invalid="ignore"), self._with_threads():
+            yield
+
+    @contextmanager
+    def one_blas_thread(self, work: float) -> Iterator[None]:
+        """Limit BLAS to one thread while the block runs, also for small data.
+
+        Many small products in a row take longer with several threads, if other processes run.
+
+        Parameters
+        ----------
+        work : float
+            Multiplications of each product. BLAS takes one thread for a small one by itself.
+        """
+        if not self._is_small or work < _LEAST_WORK_OF_THREADS:
+            yield
+            return
+        with _blas.limited():
             yield
 
     @contextmanager
