@@ -117,8 +117,9 @@ def test_an_estimate_alone_is_no_success(monkeypatch, loss, method):
     assert model.stop_reason_ in (StopReason.UNPROVEN.value, StopReason.STALLED.value)
     if model.stop_reason_ == StopReason.UNPROVEN.value:
         assert "nothing proves it: give a penalty or a stronger one" in str(caught[0].message)
-    # The same point is there, told otherwise.
-    assert model.objective_ == pytest.approx(proven.objective_, abs=1e-4 * abs(proven.objective_))
+    # The same point is there, told otherwise, or a later one: as near as was proven.
+    apart = 1e-4 * abs(proven.objective_) + proven.gap_
+    assert model.objective_ == pytest.approx(proven.objective_, abs=apart)
 
 
 @pytest.mark.parametrize("search", [GLMClassifierCV, GLMRegressorCV])
