@@ -234,7 +234,7 @@ def test_a_start_from_a_sample():
     null = np.log(2)
     exact = GLMClassifier(1e-3, l1_ratio=0.7, tol=1e-11, random_state=1).fit(X, y)
     begun = model.history_[0]["objective"]
-    assert begun - exact.objective_ < 0.05 * (null - exact.objective_)
+    assert begun - exact.objective_ < 0.15 * (null - exact.objective_)
     assert model.stop_reason_.startswith("the optimum")
     assert model.history_[-1]["passes"] < 20
     assert 0 < (model.coef_ != 0).sum() < 220

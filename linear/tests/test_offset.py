@@ -276,7 +276,6 @@ WAYS = [
     ("sampled-newton", {"LEAST_ROWS": 200}, np.float32, "dense"),
     ("subspace-newton", {}, np.float64, "dense"),
     ("newton-cg", {"MOST_WEIGHTS": 3}, np.float64, "sparse"),
-    ("dual-coordinate-ascent", {}, np.float64, "sparse"),
     ("newton-cholesky", {}, np.float64, "wide"),
     ("subspace-newton", {}, np.float64, "wide"),
     ("coordinate-descent", {}, np.float64, "l1"),
