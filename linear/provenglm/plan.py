@@ -215,6 +215,8 @@ class Row:
         Returns the method.
     keeps_sparse : bool
         Whether a sample of sparse rows stays sparse.
+    suits_folds : callable
+        Whether it solves the folds of a path together.
     """
 
     name: str
@@ -225,6 +227,7 @@ class Row:
     rows: Callable[[Shape], int]
     make: Make
     keeps_sparse: bool = False
+    suits_folds: Callable[[Shape], bool] = lambda _: False
 
 
 def _newton(
@@ -377,6 +380,8 @@ TABLE = (
         rows=lambda shape: shape.hessian_rows,
         make=_newton,
         keeps_sparse=True,
+        # With fewer rows for each feature, the Hessian of all rows is not that of a fold.
+        suits_folds=lambda shape: shape.n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * shape.p,
     ),
     Row(
         "sampled-newton-cg",
@@ -478,6 +483,11 @@ class Plan:
     def name(self) -> str:
         """That of the method."""
         return self.row.name
+
+    @property
+    def suits_folds(self) -> bool:
+        """Whether the folds of a path are solved together."""
+        return self.row.suits_folds(self.shape) and not self.shape.problem.loss.has_scale
 
     @property
     def measures_alone(self) -> bool:

@@ -20,9 +20,8 @@ from provenglm.model.sample import Sample
 from provenglm.model.sampling import l1_of, penalty_of, prepare
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason
 from provenglm.plan import Plan, choose, dense_if_small
-from provenglm.proof.certificate import Certificate
 from provenglm.proof.duality import duality_gap, known_bound
-from provenglm.proof.prover import Prover, certificate_of
+from provenglm.proof.prover import Prover
 from provenglm.stopping import Stopping
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -178,8 +177,11 @@ class Session:
             sample = replace(sample, penalty=penalty)
         objective = replace(objective, deadline=self._deadline())
         plan = self.plan
-        if l2 is not None:
+        if l2 is None:
+            l2, l1 = self._problem.l2, self._problem.l1
+        else:
             plan = plan.with_penalties(l2, l1)
+        self._proof.begin(l2, l1)
 
         def made(last: Method | None) -> Method:
             nonlocal plan
@@ -196,8 +198,7 @@ class Session:
             return made(None)
 
         self._method = method = made(self._method)
-        proof = self._proof(sample, l2, l1)
-        run = _Run(objective, method, otherwise, proof, self._settings, self._began)
+        run = _Run(objective, method, otherwise, self._proof, self._settings, self._began)
         given = None if start is None else objective.scaling.from_user(*start)
         return run.solution(given, self.plan.why)
 
@@ -206,16 +207,9 @@ class Session:
         own = math.inf if max_time is None else self._began + max_time
         return min(own, self._settings.deadline)
 
-    def _proof(self, sample: Sample, l2: float | None, l1: float) -> Prover:
-        problem = self._problem
-        if l2 is None:
-            l2, l1 = problem.l2, problem.l1
-        scaling, seed = self.prepare()[0].scaling, self._settings.seed
-        return Prover(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
-
     @cached_property
-    def _certificate(self) -> Certificate:
-        return certificate_of(self.prepare()[0])
+    def _proof(self) -> Prover:
+        return Prover(self._problem, *self.prepare(), self._settings.seed)
 
 
 class _Run:

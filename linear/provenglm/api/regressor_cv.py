@@ -15,12 +15,12 @@ from provenglm.api.scoring import PointOfPath, score_path, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated
 from provenglm.api.validation import check_features, check_target, check_weight
 from provenglm.model.losses import Loss, explained_deviance
-from provenglm.model.objective import products
 from provenglm.model.offset import Solve
 from provenglm.model.problem import Problem
 from provenglm.path.folds import Folds, PathPoint
 from provenglm.rows.kinds import rows_of
 from provenglm.rows.large import joined
+from provenglm.rows.products import column_products
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
@@ -250,7 +250,7 @@ def _greatest_slope(problem: Problem) -> float:
     best = loss.null_scores(target, share) if problem.fit_intercept else np.float64(0)
     residual = share * loss.residual(np.broadcast_to(best, target.shape), target)
     rows = rows_of(problem.features, np.dtype(np.float64))
-    slope = sum(products(rows.block(part), residual[part]) for part in rows.slices())
+    slope = sum(column_products(rows.block(part), residual[part]) for part in rows.slices())
     return float(np.abs(slope).max())
 
 

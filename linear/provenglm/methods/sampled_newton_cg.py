@@ -20,10 +20,11 @@ from provenglm.model.cholesky import inverse
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.losses import SecondDerivative
-from provenglm.model.objective import Objective, Snapshot, products
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
 from provenglm.model.shifts import centre_classes, centre_unpenalised
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 
 
@@ -46,7 +47,7 @@ class SecondMoments:
         theta = objective.null()[0]
         scores = np.broadcast_to(theta[-1], (len(sample.target), *theta[-1].shape))
         curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
-        self.moments = sample.gram(np.sqrt(sample.share))
+        self.moments = sample.gram(sample.share)
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
         if not objective.intercept:
             self.moments[-1, -1] = 1.0
@@ -200,7 +201,7 @@ class SampleHessian:
             block = self._rows[part]
             change = self._second.part(part).times(block @ weights)
             change *= self._share[part]
-            return products(block, change)
+            return column_products(block, change)
 
         count = len(self._rows)
         total: NumPyArray = self._diagonal * vector

@@ -322,7 +322,7 @@ class Loss(ABC):
         """Return the infimum of the loss of each sample, shape ``(n,)``."""
         return np.zeros(len(target))
 
-    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:  # noqa: ARG002
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
         """Return whether no score of these rows is cut off: see `MOST_LOG`.
 
         Values and residuals of a score that is cut off prove nothing.
@@ -816,7 +816,7 @@ class Poisson(Loss):
         largest = 1.01 * float(mean.max(initial=0))
         return Noise(largest, square, self.is_exact(scores, target))
 
-    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:  # noqa: ARG002
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
         return float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -852,7 +852,7 @@ def balanced_means(
     terms : callable or float
         Of `Dual`: the divergence :math:`q \log(q / m) - q + m` of the new numbers q.
     """
-    if wanted <= MAX_AMPLIFICATION * mean or not np.isfinite(mean):
+    if wanted < MAX_AMPLIFICATION * mean or not np.isfinite(mean):
         kept = wanted / mean
         return kept, 0.0, mean * float(kept * np.log(kept) - kept + 1)
     kept = MAX_AMPLIFICATION
@@ -860,7 +860,7 @@ def balanced_means(
 
     def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         of_row = logarithm(scores, target)
-        old = np.exp(of_row)
+        old = _exp(of_row)
         new = kept * old + added
         return np.asarray(np.maximum(new * (np.log(new) - of_row - 1) + old, 0))
 

@@ -187,7 +187,7 @@ class Tweedie(Loss):
         down, up = np.expm1(-a * change), np.expm1(b * change)
         # What Newton's method leaves makes it larger by at most this.
         curvature, left = a * (1 + down) + b * (1 + up), wanted - (up - down)
-        of_unit = wanted * change - (down / a + up / b) + np.square(left) / curvature
+        of_unit = wanted * change - (down / a + up / b) + left * (left / curvature)
         of_zero = np.where(dual >= 0, (x_log_x(dual) - dual) / b, np.inf)
         return np.where(target > 0, size * of_unit, of_zero)
 

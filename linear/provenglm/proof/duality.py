@@ -30,8 +30,9 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.losses import Dual
-from provenglm.model.objective import Objective, Snapshot, of_rows, products, residuals
+from provenglm.model.objective import Objective, Snapshot, of_rows, residuals
 from provenglm.rows.blocks import parts_of
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
@@ -39,8 +40,11 @@ _ULP = 2.0**-53
 # Bounds are max(bound, 0.0), in this order: NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
 
 
-def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
-    """Return a bound of F(theta) - F*, 0 or greater; inf if a score is too large for the loss."""
+def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf) -> float:
+    """Return a bound of F(theta) - F*, 0 or greater; inf if a score is too large for the loss.
+
+    A bound that is above `enough` anyway may be a rough one, which costs less.
+    """
     if not _is_exact(objective, snapshot):
         return np.inf
     if objective.moments is None:
@@ -69,11 +73,14 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             rest += np.multiply.outer(mean, dual.constant)
         bound = _above_least(objective, snapshot)
         gap = weighted_square(rest, objective.penalty[:-1])
-        if not gap >= bound:  # nor if the bound is NaN
+        if gap > enough:
+            gap = bound
+        elif not gap >= bound:  # nor if the bound is NaN
             gap += _terms(objective, snapshot, dual)
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
     """Return the bound of `duality_gap` by other residuals than those at the scores: half a pass.
 
@@ -92,7 +99,7 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
         mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
         value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
         weighted = (mixed.T * share).T
-        return value, products(objective.block(part), weighted), weighted.sum(axis=0)
+        return value, column_products(objective.block(part), weighted), weighted.sum(axis=0)
 
     value, gradient = 0.0, np.zeros_like(theta)
     for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
