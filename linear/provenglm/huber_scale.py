@@ -53,11 +53,7 @@ from provenglm.model.returned import shifted
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.model.triangle import TriangleMetric, parts_of_triangle, triangle
 from provenglm.plan import dense_if_small
-<<<<<<< HEAD
 from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
-=======
-from provenglm.rows.gram import gram_of_block
->>>>>>> layout
 from provenglm.rows.kinds import rows_of
 from provenglm.rows.products import column_products
 from provenglm.solve import solve
@@ -286,20 +282,10 @@ def moved(
         beside = [of_scale, np.ones(len(part))][: len(wrong) - p]
         return np.column_stack([_moved(rows.gather(part), center), *beside])
 
-<<<<<<< HEAD
     weighted = (columns(part) * np.sqrt(s[part])[:, None] for part in parts)
     with np.errstate(over="ignore", invalid="ignore"):
         upper = triangle(weighted, len(wrong))
     if not np.isfinite(upper).all():
-=======
-    products = np.zeros((len(wrong), len(wrong)))
-    for part in parts:
-        products += gram_of_block(columns(part), s[part])
-    unit = np.sqrt(products.diagonal())
-    unit[unit < _LEAST_UNIT] = 1.0
-    scaled = products / np.multiply.outer(unit, unit)
-    if not np.isfinite(scaled).all():
->>>>>>> layout
         return residual
     step = TriangleMetric(upper).solve(wrong)
     dual = dual.copy()

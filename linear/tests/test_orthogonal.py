@@ -1,4 +1,4 @@
-"""Proofs and steps where columns are nearly, or wholly, sums of others, and nothing is penalised."""
+"""Proofs and steps without a penalty, where columns are nearly, or wholly, sums of others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ of every rounding error in it (there, "Rounding").
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -548,7 +548,8 @@ class Certificate:
                 center += share @ block
         if point.is_centred:
             theta = theta - theta.mean(axis=1, keepdims=True)
-        weights, farthest = [], [0.0]
+        weights: list[NumPyArray] = []
+        farthest = [0.0]
 
         def blocks() -> Iterator[RowsOfAProof]:
             weights.clear()
