@@ -403,7 +403,8 @@ class _Search:
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
-            if solution.reason.is_cut_off or self._is_near(solution):
+            is_near = solution.gap <= self._wanted(solution.objective)
+            if solution.reason.is_cut_off or is_near or solution.decrement <= self._rounding():
                 break
             if abs(following - x) <= _SAME_LOG:
                 solution = replace(solution, reason=StopReason.STALLED)
@@ -451,11 +452,6 @@ class _Search:
             reason=reason,
             culprit=culprit if reason is StopReason.ROUNDED else None,
         )
-
-    def _is_near(self, solution: Solution) -> bool:
-        """Whether the optimum is near by proof or by the estimate."""
-        wanted = self._wanted(solution.objective)
-        return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _beginning(
         self, start: tuple[NumPyArray, NumPyArray] | None

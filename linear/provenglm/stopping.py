@@ -149,9 +149,10 @@ class Stopping:
         return None
 
     def _near_enough(self, is_cheap: bool) -> bool:
-        """Whether the optimum is near by proof, or by the estimate where nothing more is proven.
+        """Whether the optimum is near by proof, or by the estimate where nothing can be proven.
 
-        The duality gap divides the gradient by the penalty: where that is tiny, it comes last.
+        Something can as long as the estimate is not rounding: with a penalty the duality gap falls
+        with the gradient, and else the bound of a Newton step does, if there is one.
         """
         best = self.best
         enough = self._enough()
@@ -172,12 +173,8 @@ class Stopping:
         if gap <= enough:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        if (
-            gap <= enough
-            or is_rounding
-            or self._tries >= constants.TRIES
-            or not self._proof.has_factor
-        ):
+        has_steps = self._proof.has_factor and self._tries < constants.TRIES
+        if gap <= enough or is_rounding or not (has_steps or self._penalised()):
             return True
         # The bound falls as the estimate does, and as the rows grow.
         self._margin = best.decrement / enough / constants.GROWTH
