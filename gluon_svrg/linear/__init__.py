@@ -62,7 +62,7 @@ class SVRGClassifier(_ToGluon, provenglm.SVRGClassifier):  # noqa: D101
     __doc__ = provenglm.SVRGClassifier.__doc__
 
 
-class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # type: ignore[misc]  # noqa: D101
+class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # noqa: D101
     __doc__ = provenglm.SVRGClassifierCV.__doc__
 
 
@@ -70,5 +70,5 @@ class SVRGRegressor(_ToGluon, provenglm.SVRGRegressor):  # noqa: D101
     __doc__ = provenglm.SVRGRegressor.__doc__
 
 
-class SVRGRegressorCV(_ToGluon, provenglm.SVRGRegressorCV):  # type: ignore[misc]  # noqa: D101
+class SVRGRegressorCV(_ToGluon, provenglm.SVRGRegressorCV):  # noqa: D101
     __doc__ = provenglm.SVRGRegressorCV.__doc__

@@ -368,6 +368,7 @@ def _rotated(
         objective.loss,
         np.append(np.full(width, 0.0 if free else 1.0), objective.penalty[-1]),
         objective.workers,
+        offset=objective.offset,
     )
     # The certificate is that of the rotated problem: the same function, the same optimum.
     rotated = replace(objective, penalty=turned.penalty, moments=turned.moments())

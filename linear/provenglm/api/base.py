@@ -20,12 +20,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from provenglm.api.inference import covariance
 from provenglm.api.progress import Progress, distance
-from provenglm.api.validation import check_features
+from provenglm.api.validation import check_features, check_offset
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
 from provenglm.model.losses import Loss
 from provenglm.model.solution import Settings, Solution, StopReason
 from provenglm.rows.base import Rows
 from provenglm.rows.kinds import Data, rows_of
+from provenglm.rows.large import joined
 from provenglm.types import NumPyArray, Verbose
 
 Start = tuple[NumPyArray, NumPyArray]
@@ -93,6 +94,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     """The sum of the weights of the last fit, 1 for each row where there are none."""
     _without_offset: set[str] | None = None
     """Which methods have warned that they got no offset; None if the fit had none either."""
+    _known: tuple[object, NumPyArray] | None = None
+    """An X whose scores, (n, K) with their offsets, are known: a scorer gets it."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -244,6 +247,28 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             why, what = reason.value, f"raise tol, which is {self.tol:g}"
         return f"{where}, because {why}: {what}"
+
+    def _with_offset(
+        self, X: object, offset: object, method: str, features: Data | None = None
+    ) -> NumPyArray:
+        """Return the scores, (n, K), with the offset, as a method of this name needs them.
+
+        `features` are those of X, if they are checked.
+        """
+        if self._known is not None and X is self._known[0]:
+            return self._known[1]
+        scores = self._scores(X) if features is None else self._scores_of(features)
+        given = check_offset(joined("offset", offset, X), *scores.shape)
+        if given is None:
+            self._warn_without_offset(method)
+            return scores
+        scores += given.reshape(scores.shape)
+        return scores
+
+    def _keep_offset(self, offset: NumPyArray | None) -> None:
+        """Note whether the fit had an offset: if so, a method without one has to say so."""
+        has_offset = offset is not None and bool(offset.any())
+        self._without_offset = set() if has_offset else None
 
     def _warn_without_offset(self, method: str) -> None:
         """Warn, once for each method, that the fit had an offset and a prediction has none."""

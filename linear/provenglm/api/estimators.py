@@ -14,8 +14,9 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from provenglm.api.base import LinearEstimator, all_or_nothing
+from provenglm.api.base import LinearEstimator, Start, all_or_nothing
 from provenglm.api.validation import (
+    check_exposure,
     check_features,
     check_labels,
     check_numbers,
@@ -37,11 +38,9 @@ from provenglm.model.losses import (
     Squared,
     explained_deviance,
 )
-from provenglm.model.offset import LogisticWithOffset, Start, WithoutOffset
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.rows.kinds import Data
 from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
@@ -186,9 +185,9 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             for each chunk, and so may `sample_weight`.
         sample_weight : array-like of shape (n,), optional
             Not negative. 2 is as good as a row that stands there twice, 0 leaves the row out.
-        offset : array-like of shape (n,), optional
-            For two classes: numbers that are added to the scores, such as those of another model.
-            Of Chunks it may be a list of arrays, as `y`.
+        offset : array-like of shape (n,), for three or more classes (n, K), optional
+            Numbers that are added to the scores, such as those of another model. The columns are in
+            the order of ``classes_``. Of Chunks it may be a list of arrays, as `y`.
 
         Returns
         -------
@@ -199,8 +198,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ------
         TypeError, ValueError
             If an argument cannot be; if X or y has NaN or infinity; if there are fewer than two
-            classes; if a weight is negative or all are 0; if there are an offset and more than two
-            classes.
+            classes; if a weight is negative or all are 0.
 
         Warns
         -----
@@ -224,10 +222,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         penalty = 1 / strength / total
         if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C is beyond float64: give a greater C")
-        given = self._checked_offset(X, offset, features, count)
         loss: Loss = Logistic() if count == 2 else Softmax(count)
-        if given is not None:
-            loss, codes = LogisticWithOffset(given, codes), np.arange(len(codes))
+        given = check_offset(joined("offset", offset, X), len(codes), loss.outputs)
         problem = Problem(
             features=features,
             target=codes,
@@ -236,6 +232,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
             l1=penalty * l1_ratio,
+            offset=given,
         )
         start = self._start((1 if count == 2 else count, features.shape[1]))
         if start is not None and not np.array_equal(self.classes_, classes):
@@ -246,7 +243,8 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         solution = self._run(lambda settings: solve(problem, settings, start), began)
         self.classes_ = classes
         self._keep(solution.coef, solution.intercept)
-        self._total, self._without_offset = total, _not_told_yet(given)
+        self._total = total
+        self._keep_offset(given)
         return self
 
     def score(
@@ -268,7 +266,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`; none is 0.
         """
         scores = self._with_offset(X, offset, "decision_function")
@@ -281,7 +279,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`; none is 0.
         """
         return self._labels(self._with_offset(X, offset, "predict"))
@@ -293,7 +291,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`; none is 0.
         """
         scores = self._with_offset(X, offset, "predict_proba")
@@ -311,7 +309,7 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`; none is 0.
         """
         scores = self._with_offset(X, offset, "predict_log_proba")
@@ -390,32 +388,6 @@ class SVRGClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     ) -> NumPyArray:
         """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
-
-    def _checked_offset(
-        self, X: object, offset: object, rows: Data, count: int
-    ) -> NumPyArray | None:
-        """Return the offsets of some rows, (n,), or None; `count` is that of the classes."""
-        given = check_offset(joined("offset", offset, X), rows)
-        if given is not None and count > 2:
-            raise ValueError(
-                f"there are {count} classes, and offset is for two: fit one class against the "
-                "others"
-            )
-        return given
-
-    def _with_offset(
-        self, X: object, offset: object, method: str, features: Data | None = None
-    ) -> NumPyArray:
-        """Return the scores, (n, K), with the offset, as a method of this name needs them.
-
-        `features` are those of X, if they are checked.
-        """
-        scores = self._scores(X) if features is None else self._scores_of(features)
-        given = self._checked_offset(X, offset, scores, len(self.classes_))
-        if given is None:
-            self._warn_without_offset(method)
-            return scores
-        return np.asarray(scores + given[:, None])
 
     def _labels(self, scores: NumPyArray) -> NumPyArray:
         """Return the most probable labels, (n,)."""
@@ -576,24 +548,26 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
+        target = check_target(type(self).__name__, y, features, weight, loss)
+        given = check_offset(joined("offset", offset, X), len(target))
+        check_exposure(loss, given, weight, bool(self.fit_intercept))
         problem = Problem(
             features=features,
-            target=check_target(type(self).__name__, y, features, weight, loss),
+            target=target,
             loss=loss,
             l2=alpha * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
             l1=alpha * l1_ratio,
+            offset=given,
         )
-        given = check_offset(joined("offset", offset, X), features)
-        without = WithoutOffset.of(problem, given)
         start = self._start((features.shape[1],))
         self._forget("scale_")
         solver = self._solve_with_scale if loss.has_scale else solve
-        solution = self._run(lambda settings: without.solved(solver, settings, start), began)
+        solution = self._run(lambda settings: solver(problem, settings, start), began)
         self._keep(solution.coef, solution.intercept)
         self._total = float(len(problem.target)) if weight is None else float(weight.sum())
-        self._without_offset = _not_told_yet(given)
+        self._keep_offset(given)
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -606,7 +580,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`; none is 0, an exposure of 1.
         """
-        return self._loss().prediction(self._with_offset(X, offset, "predict"))
+        return self._loss().prediction(self._with_offset(X, offset, "predict")[:, 0])
 
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
@@ -631,7 +605,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         loss, name = self._loss(), type(self).__name__
-        scores = self._with_offset(X, offset, "score")
+        scores = self._with_offset(X, offset, "score")[:, 0]
         weight = check_weight(sample_weight, scores)
         if not loss.has_logarithm:
             target = check_numbers(name, y, len(scores))
@@ -672,7 +646,7 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self._check_offset_given(offset)
         loss = self._loss()
         features = self._rows_to_score(X)
-        scores = self._with_offset(X, offset, "covariance", features)
+        scores = self._with_offset(X, offset, "covariance", features)[:, 0]
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
@@ -685,20 +659,6 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     ) -> NumPyArray:
         """Return the square roots of the diagonal of `covariance`: the intercept's is last."""
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
-
-    def _with_offset(
-        self, X: object, offset: object, method: str, features: Data | None = None
-    ) -> NumPyArray:
-        """Return the scores, (n,), with the offset, as a method of this name needs them.
-
-        `features` are those of X, if they are checked.
-        """
-        scores = (self._scores(X) if features is None else self._scores_of(features))[:, 0]
-        given = check_offset(joined("offset", offset, X), scores)
-        if given is None:
-            self._warn_without_offset(method)
-            return scores
-        return scores + given
 
     def _loss(self) -> Loss:
         """Return the loss that the arguments name."""
@@ -736,11 +696,6 @@ class SVRGRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
     def _has_logarithm(self) -> bool:
         return self.loss in _LOSSES and _LOSSES[self.loss].has_logarithm
-
-
-def _not_told_yet(offset: NumPyArray | None) -> set[str] | None:
-    """Return the methods that have said that an offset is missing; None if 0 is right."""
-    return set() if offset is not None and offset.any() else None
 
 
 def check_smooth(loss: Loss, l1_ratio: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,12 +20,13 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import _num_samples
 
+from provenglm.api.base import LinearEstimator
 from provenglm.api.validation import check_numbers, check_scored_labels, check_weight
 from provenglm.rows.large import joined
 from provenglm.types import NumPyArray
 
 
-class RoutedScoring:
+class RoutedScoring(LinearEstimator):
     """What an estimator with `cv` and `scoring` needs of scikit-learn's metadata routing."""
 
     cv: object
@@ -47,7 +49,12 @@ class RoutedScoring:
         return {}, {} if weight is None else {"sample_weight": weight}
 
     def score(
-        self, X: object, y: object, sample_weight: object = None, **score_params: object
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        offset: object = None,
+        **score_params: object,
     ) -> float:
         """Return the score by `scoring`.
 
@@ -59,6 +66,8 @@ class RoutedScoring:
             The true labels or values.
         sample_weight : array-like of shape (n,), optional
             Their weights.
+        offset : array-like of shape (n,) or (n, K), optional
+            As in `fit`. A scorer of your own gets it for all rows of `X` together.
         **score_params : dict
             For the scorer, with metadata routing alone.
         """
@@ -73,7 +82,12 @@ class RoutedScoring:
             own = process_routing(self, "score", **score_params).scorer.score
         else:
             own = score_params
-        return float(self._scorer()(self, X, y, **own))
+        model = self
+        if offset is not None or self._without_offset is not None:
+            # A scorer hands X to the estimator, which then knows the scores with their offsets.
+            model = copy(self)
+            model._known = X, self._with_offset(X, offset, "score")
+        return float(self._scorer()(model, X, y, **own))
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return where metadata go: to the splitter, and to the scorer.

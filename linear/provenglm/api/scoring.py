@@ -11,6 +11,7 @@ from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.api.base import LinearEstimator
+from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
 from provenglm.rows.base import Features
 from provenglm.rows.kinds import rows_of
@@ -35,22 +36,22 @@ class HeldOut:
 class PointOfPath(LinearEstimator):
     """What an estimator needs to stand for a point of the path, as scorers see it."""
 
-    def at(self, point: PathPoint, scores: NumPyArray) -> PointOfPath:
+    def at(self, point: PathPoint, rows: object, scores: NumPyArray) -> PointOfPath:
         """Become that point, whose scores of the held-out rows are known."""
         self._keep(point.coef, point.intercept)
         self.n_features_in_ = len(point.coef)
-        self._known = scores
+        self._known = rows, scores
         return self
-
-    def _scores(self, X: object) -> NumPyArray:
-        return self._known if isinstance(X, HeldOut) else super()._scores(X)
 
 
 def scores_of_points(
-    features: Features, rows: NumPyArray, points: Sequence[PathPoint]
+    problem: Problem, rows: NumPyArray, points: Sequence[PathPoint]
 ) -> Iterator[NumPyArray]:
-    """Yield each point's scores of some rows, (len(rows), K) and float64."""
-    outputs = points[0].coef.shape[1]
+    """Yield each point's scores of some rows, with offsets: (len(rows), K) and float64."""
+    features, outputs = problem.features, points[0].coef.shape[1]
+    offset = None
+    if problem.offset is not None:
+        offset = problem.offset[rows].reshape(len(rows), outputs)
     together = max(1, constants.SMALL_DATA // max(1, len(rows) * outputs))
     for first in range(0, len(points), together):
         part = points[first : first + together]
@@ -64,7 +65,8 @@ def scores_of_points(
             table[some] = _taken(features, rows[some], np.float64) @ coef
         table += np.concatenate([point.intercept for point in part])
         for k in range(len(part)):
-            yield table[:, k * outputs : (k + 1) * outputs]
+            scores = table[:, k * outputs : (k + 1) * outputs]
+            yield scores if offset is None else scores + offset
 
 
 def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
@@ -80,7 +82,7 @@ def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None)
 def score_path(
     scorer: Any,
     model: PointOfPath,
-    features: Features,
+    problem: Problem,
     test: NumPyArray,
     target: NumPyArray,
     points: Sequence[PathPoint],
@@ -90,14 +92,18 @@ def score_path(
 
     Parameters
     ----------
+    problem : Problem
+        Of all rows.
     target : numpy.ndarray, (n,)
         Of all rows, as it was given.
     params : mapping
         For the scorer: of the test rows.
     """
-    is_of_sklearn = hasattr(scorer, "_score_func")
+    features, is_of_sklearn = problem.features, hasattr(scorer, "_score_func")
     rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
+    # If a scorer of the user's own looks at other rows, it is told that they have no offset.
+    model._keep_offset(problem.offset)
     return [
-        float(scorer(model.at(point, scores), rows, target[test], **params))
-        for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
+        float(scorer(model.at(point, rows, scores), rows, target[test], **params))
+        for point, scores in zip(points, scores_of_points(problem, test, points), strict=True)
     ]

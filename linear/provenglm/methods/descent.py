@@ -189,6 +189,7 @@ class Descent:
             rows=DenseRows(sample.rows[:, :-1]),
             target=sample.target,
             share=sample.share,
+            offset=sample.offset,
             scaling=Scaling(np.zeros(len(start) - 1), 1.0 * (objective.scaling.inverse > 0)),
             reads=Reads(),
             products=KeptProducts(),
@@ -247,7 +248,7 @@ class Descent:
         if sample is None:
             scores, target = snapshot.scores, objective.target
         else:
-            scores, target = sample.rows @ snapshot.theta, sample.target
+            scores, target = sample.scores(snapshot.theta), sample.target
         return objective.loss.second_derivative(scores, target, self._caution)
 
     def _measure(self, snapshot: Snapshot) -> None:
@@ -413,12 +414,15 @@ class Descent:
         return new
 
     def _snapshot(self, theta: NumPyArray) -> Snapshot:
-        scores = self._objective.products.columns.scores(theta)
+        objective = self._objective
+        scores = objective.products.columns.scores(theta)
         if scores is None and self._has_columns() and not theta[:-1].any():
-            scores = np.full(self._objective.n, theta[-1])
+            scores = np.full(objective.n, theta[-1])
         if scores is None:
             return self._pass.snapshot(theta)
-        return self._objective.at_scores(theta, scores)
+        if objective.offset is not None:
+            scores += objective.offset
+        return objective.at_scores(theta, scores)
 
     def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
         """Return the slope of the objective at theta, just before it."""

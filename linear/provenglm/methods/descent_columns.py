@@ -161,7 +161,8 @@ class ColumnPass:
         there, scores = np.flatnonzero(theta[:-1]), np.empty(objective.n)
         weights = theta[there]
         kernels().scores(*self._arrays, there.astype(np.uint64), weights, scores)
-        scores += theta[-1] - self._center[there] @ weights
+        bias = theta[-1] - self._center[there] @ weights
+        scores += objective.beside(bias, slice(None), scores.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             values, residual = objective.loss.value_and_residual(scores, target)
             value = float(values @ share)

@@ -55,7 +55,7 @@ def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool
 
 def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
     """Yield the start and then one point for each step; ends where no step leads lower."""
-    scores = sample.rows @ theta
+    scores = sample.scores(theta)
     objective = sample.value(theta, scores)
     while True:
         gradient = sample.gradient(theta, scores)
@@ -83,7 +83,7 @@ def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
                 break
             length, new, new_theta = 2 * length, longer, longer_theta
         # Scores are computed again, because each update of them would add a rounding error.
-        theta, scores = new_theta, sample.rows @ new_theta
+        theta, scores = new_theta, sample.scores(new_theta)
         objective = sample.value(theta, scores)
 
 

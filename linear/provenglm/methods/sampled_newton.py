@@ -138,7 +138,7 @@ class HessianSteps(Steps):
     def _scores_at(self, theta: NumPyArray) -> NumPyArray:
         """Return the sample's scores: once where they tell whether a metric is still good."""
         if self._scores is None or self._scores[0] is not theta:
-            self._scores = theta, self._sample.rows @ theta
+            self._scores = theta, self._sample.scores(theta)
         return self._scores[1]
 
     def _step_from(self, snapshot: Snapshot, last: float) -> tuple[Metric, NumPyArray, float]:
@@ -163,7 +163,7 @@ class HessianSteps(Steps):
         """
         sample, objective = self._sample, self._objective
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
-        curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
+        curvature = sample.loss.curvature(sample.scores(theta), sample.target)
         mean = float((sample.share @ curvature).mean())
         return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)
 

@@ -38,6 +38,8 @@ def states(
     (n, p), outputs = objective.rows.shape, objective.loss.outputs
     is_on_disk, is_precise = objective.rows.is_on_disk, settings.is_precise
     scores = np.broadcast_to(start[-1], (len(sample.target), *start[-1].shape))
+    if sample.offset is not None:
+        scores = scores + sample.offset
     curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
     second = SecondMoments(sample, objective.intercept, float(np.mean(curvature)))
     preconditioner = second.inverse()
@@ -192,6 +194,8 @@ class SampleHessian:
         if target.dtype.kind not in "iu":
             target = target.astype(np.float32)
         scores = self._rows @ theta.astype(np.float32)
+        if sample.offset is not None:
+            scores += sample.offset[part]
         value, residual = loss.value_and_residual(scores, target)
         self._second: SecondDerivative = loss.second_derivative(scores, target)
         self._second = self._second.astype(np.dtype(np.float32))

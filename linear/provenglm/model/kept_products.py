@@ -85,7 +85,7 @@ class KeptColumns:
         return np.asarray(self.place[wanted])
 
     def scores(self, theta: NumPyArray) -> NumPyArray | None:
-        """Return the scores of theta (p + 1,), if all features with a coefficient are there."""
+        """Return the scores of theta (p + 1,) without offsets, if all of its features are there."""
         used = np.flatnonzero(theta[:-1])
         if not len(self.place) or (self.place[used] < 0).any():
             return None

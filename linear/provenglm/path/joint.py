@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -137,14 +137,15 @@ class JointPass:
         users = [objective.scaling.to_user(theta) for _, theta in points]
         weights = np.column_stack([weights for weights, _ in users]).astype(dtype)
         bias = [theta[-1] for _, theta in points] if objective.centered else [b for _, b in users]
-        biases = np.concatenate([np.atleast_1d(b) for b in bias]).astype(dtype)[:, None]
+        biases = np.concatenate([np.atleast_1d(b) for b in bias])
         count = len(biases)
         scores = np.empty((count, objective.n), dtype)
         folds = [fold for fold, _ in points]
 
         def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
             block = objective.block(rows)
-            score = np.add((block @ weights).T, biases, order="C")
+            beside = self._beside(biases, rows, dtype)
+            score = np.add((block @ weights).T, beside, order="C")
             scores[:, rows] = score
             weight = np.stack([self._folds.weight(fold, rows) for fold in folds])
             target = objective.targets(rows, dtype)
@@ -175,6 +176,14 @@ class JointPass:
             table = scores[own].reshape((*theta.shape[:0:-1], objective.n)).T
             result.append(Value(theta, float(losses[k] / self._totals[fold]), gradient, table))
         return result
+
+    def _beside(self, biases: NumPyArray, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
+        """Return what is added to the scores of some rows, which broadcasts to (points K, rows)."""
+        offset, beside = self._objective.offset, biases[:, None]
+        if offset is not None:
+            each = offset[rows].reshape(rows.stop - rows.start, -1)
+            beside = beside + np.tile(each, len(biases) // each.shape[1]).T
+        return np.asarray(beside, dtype)
 
     def _of_classes(
         self, scores: NumPyArray, target: NumPyArray, weight: NumPyArray
@@ -357,7 +366,7 @@ class JointPath:
         """Compute the Hessian again, at the mean of the folds, if the curvature has changed."""
         sample = self._sample
         theta = np.mean([walk.at.theta for walk in walks], axis=0)
-        scores = sample.rows @ theta
+        scores = sample.scores(theta)
         curvature = sample.loss.curvature(scores, sample.target)
         if self._hessian is not None:
             change = np.abs(curvature - self._curvature).mean()
