@@ -20,6 +20,12 @@ _MAX_STEPS = 200
 _SAME = 1e-14
 """Two intercepts that differ by less, relative to their size, are the same."""
 
+_MAX_PARTS = 6
+"""Newton's steps for classes are tried with lengths down to 4^-5."""
+
+_MAX_SIZE = 10.0
+"""The root mean square of offsets of classes from which on the mean loss is smoothed first."""
+
 _LEAST_RATIO = 1e-15
 """A class whose mean probability is a smaller part of its share counts as one with this part."""
 
@@ -91,6 +97,15 @@ class _Derivatives(NamedTuple):
     slope: NumPyArray
     curvature: NumPyArray
 
+    def leads(self, other: _Derivatives) -> bool:
+        """Whether it is nearer the optimum than another point.
+
+        The slope tells it if values differ by their rounding.
+        """
+        if abs(self.value - other.value) > _SAME * abs(other.value):
+            return self.value < other.value
+        return bool(np.abs(self.slope).max() < np.abs(other.slope).max() / 2)
+
 
 class _Rows(NamedTuple):
     """Targets, shares and offsets of all rows."""
@@ -99,13 +114,14 @@ class _Rows(NamedTuple):
     target: NumPyArray
     share: NumPyArray
     offset: NumPyArray
+    temperature: float = 1.0
 
     def at(self, bias: NumPyArray | float) -> _Derivatives:
         """Return the mean loss and its derivatives at an intercept."""
         outputs = self.loss.outputs
         value, slope, curvature = 0.0, np.zeros(outputs), np.zeros((outputs, outputs))
         for part in parts_of(len(self.target), outputs):
-            scores, target = bias + self.offset[part], self.target[part]
+            scores, target = bias + self.offset[part] / self.temperature, self.target[part]
             share = np.ascontiguousarray(self.share[part])
             with np.errstate(over="ignore", invalid="ignore"):
                 values, residual = self.loss.value_and_residual(scores, target)
@@ -136,22 +152,36 @@ class _Rows(NamedTuple):
     def best_of_classes(self, best: NumPyArray) -> NumPyArray:
         """Return the best intercepts of classes, whose mean is 0; `best` are those without offsets.
 
-        If Newton's step leads no lower, each intercept moves by the logarithm of its class's share
+        Offsets that are far apart make the mean loss nearly piecewise linear. It is smoothed first:
+        the offsets are divided by a temperature, which falls to 1.
+        """
+        parts = parts_of(len(self.target), len(best))
+        mean = sum(self.share[part] @ self.offset[part] for part in parts)
+        size = abs(size_of_scores(self.share, self.offset, -mean))
+        temperature, bias = max(1.0, size / _MAX_SIZE), best - mean
+        while temperature > 1:
+            smooth = self._replace(temperature=temperature)
+            bias = temperature * smooth.newton_of_classes(bias / temperature)
+            temperature = max(1.0, temperature / 4)
+        bias = self.newton_of_classes(bias)
+        return np.asarray(bias - bias.mean())
+
+    def newton_of_classes(self, bias: NumPyArray) -> NumPyArray:
+        """Return the best intercepts of classes by Newton's method from a start.
+
+        If no part of a step leads lower, each intercept moves by the logarithm of its class's share
         over the mean probability, which always does (iterative scaling: Darroch & Ratcliff 1972).
         """
-        wanted = per_row.shares_of_groups(self.share, lambda part: self.target[part], len(best))
-        parts = parts_of(len(self.target), len(best))
-        bias = best - sum(self.share[part] @ self.offset[part] for part in parts)
+        wanted = per_row.shares_of_groups(self.share, lambda part: self.target[part], len(bias))
         here = self.at(bias)
         for _ in range(_MAX_STEPS):
-            step = np.linalg.pinv(here.curvature, rcond=_SAME, hermitian=True) @ here.slope
-            new = self.at(bias - step)
-            if not new.value < here.value:
-                ratio = np.maximum(wanted + here.slope, _LEAST_RATIO * wanted)
-                there = wanted > 0
-                step = np.where(there, np.log(np.where(there, ratio / wanted, 1)), 0.0)
-                new = self.at(bias - step)
-            if not new.value < here.value:
+            newton = np.linalg.pinv(here.curvature, rcond=_SAME, hermitian=True) @ here.slope
+            ratio = np.maximum(wanted + here.slope, _LEAST_RATIO * wanted)
+            scaling = np.log(np.where(wanted > 0, ratio, 1) / np.where(wanted > 0, wanted, 1))
+            steps = [*(newton * 4.0**-k for k in range(_MAX_PARTS)), scaling]
+            found = ((step, new) for step in steps if (new := self.at(bias - step)).leads(here))
+            step, here = next(found, (None, here))
+            if step is None:
                 break
-            bias, here = bias - step, new
-        return np.asarray(bias - bias.mean())
+            bias = bias - step
+        return bias
