@@ -20,8 +20,8 @@ _MAX_STEPS = 200
 _SAME = 1e-14
 """Two intercepts that differ by less, relative to their size, are the same."""
 
-_MAX_PARTS = 6
-"""Newton's steps for classes are tried with lengths down to 4^-5."""
+_MAX_PARTS = 20
+"""Newton's steps for classes are tried with lengths of 1, 1/4, 1/16, ..., as many."""
 
 _MAX_SIZE = 10.0
 """The root mean square of offsets of classes from which on the mean loss is smoothed first."""
