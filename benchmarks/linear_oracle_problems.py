@@ -2,7 +2,8 @@
 
 They are those of ``linear_constants.py``, of the pages of benchmarks as far as a fit takes less
 than a minute, and small ones of each loss, container and argument. A name that ends in "to 1e-10"
-has that `tol`.
+has that `tol`. The estimators have their names of version 0.8 here, in ``linear_constants.py`` and
+in ``linear_oracle.py``, so that the same code runs with both versions.
 """
 
 from __future__ import annotations
@@ -256,7 +257,6 @@ def _of_arguments() -> dict[str, Make]:
         "fewer rows than columns, no intercept": functools.partial(
             logistic, **few, fit_intercept=False
         ),
-        "tall, a Hessian asked for": functools.partial(logistic, **tall, metric="hessian"),
         "few sparse columns, no penalty": functools.partial(logistic, **sparse, penalty=0.0),
         "few sparse columns, float32": functools.partial(logistic, **sparse, turn=_float32),
         "many sparse columns, float32": functools.partial(

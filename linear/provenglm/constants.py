@@ -5,6 +5,31 @@ and doubling does is from ``make bench-constants``: the worst problem, in passes
 """
 
 
+# What it costs, in seconds of one core of the machine that the benchmarks are from. Fixed numbers:
+# the same data take the same way on every machine. Only their ratios matter.
+
+PRODUCT = 6e-11
+"""A multiplication of a product of matrices, in BLAS."""
+
+NUMBER = 1.3e-9
+"""A number of dense rows in a pass for one output."""
+
+STORED = 2.7e-9
+"""A stored number of sparse rows in a pass, for each output."""
+
+PAIR = 2.4e-8
+"""A multiplication of SciPy's product of sparse matrices."""
+
+LOSS = 2e-8
+"""A loss and its residual."""
+
+SAMPLE = 5e-3
+"""What a sample costs beside its rows."""
+
+COMPILED = 5e-3
+"""What compiled code costs a fit: the first of a process loads it, in half a second or more."""
+
+
 # Which way is taken.
 
 SMALL_HESSIAN = 1e8
@@ -25,24 +50,11 @@ time, of collinear columns, too. The Hessian that preconditions them has at most
 40,000 x 2,000 with singular values over 1e4 they took 364 iterations with the diagonal, 28 with two
 rows of a feature, 16 with four, and 10 with ten. Halved or doubled: nothing."""
 
-WEIGHTS_OF_SQUARES = 400
-"""Weights up to which the Hessian of a squared loss with an L1 penalty is that of all rows: it is
-needed once, and then the optimum is proven. With 300 it took the time of 9 passes. Halved: lasso,
-tall: 0.65 of the passes, 2.2 of the time. Doubled: nothing."""
-
 DUAL_CURVATURE = 1e4
 """The mean of |x|^2 / n l2 up to which the dual is taken. With raw counts of words it took 0.7 of
 the seconds of conjugate gradients at 1,500, of 11 classes 0.3, and 0.6 at 15,000. At 150,000 the
 point that was handed over was so far off that Newton's method took 10 times as long. Halved or
 doubled: nothing."""
-
-BLAS_GAIN = 32
-"""How many times sooner BLAS makes a multiplication of a product of matrices than a pass does."""
-
-LEAST_OF_DUAL = 100_000
-"""Stored numbers times outputs from which on sparse rows go by the dual. With fewer, the first fit
-of a process took 0.5 s less by conjugate gradients, for which Numba need not be loaded (1 s less if
-its cache is empty), and each other fit took 5 to 20 ms more."""
 
 DUAL_CURVATURE_OF_DENSE = 4.0
 """The same of dense rows, centred, which have other ways. At 3 to 4 it took 0.3 to 0.9 of their CPU
@@ -56,9 +68,6 @@ enough; with fewer, products with that of all rows. With more than ten classes i
 
 COPY_BYTES = 4e9
 """Bytes of a copy of dense rows in float32, at most. Halved or doubled: nothing."""
-
-SPARSE_PRODUCT = 400
-"""A multiplication of SciPy's product of sparse matrices, in those of a dense product in BLAS."""
 
 
 # The sample and its coordinates.
@@ -237,16 +246,6 @@ fold continues alone after `TRIES` steps that each leave more. Halved or doubled
 
 SLOW_EPOCHS = 8
 """With 4 epochs raw counts of words took up to 1.7 times as long. Halved or doubled: nothing."""
-
-APART = 0.5
-"""With fewer rows than weights the classes of dense rows are nearly apart, as a rule, and only rows
-between two classes have a curvature: the dual is taken whatever the penalty. Raw bytes of 1,000
-classes took 28 epochs at a curvature of 1e6, and conjugate gradients take longer. If
-`EPOCHS_TO_PART` epochs leave more than this part of the loss, or one of them more than 1 / `APART`
-of it, as with labels by chance, another method continues."""
-
-EPOCHS_TO_PART = 2
-"""With 3 each of 12 problems (bytes, clusters, noise, 5,000 x 2,000) was decided the same way."""
 
 
 # The proof and the end.

@@ -1,4 +1,4 @@
-"""The run: follows a method from snapshot to snapshot until its certificate says enough."""
+"""The loop of all methods: evaluate, bound, stop, step, search, learn."""
 
 from __future__ import annotations
 
@@ -7,43 +7,50 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from provenglm import constants
-from provenglm.methods.state import State
-from provenglm.model.budget import room, rows_of_a_sample
+from provenglm.methods.base import Method, Step, Target
+from provenglm.model.line_search import length_of, slope_at
 from provenglm.model.null_model import size_of_scores
-from provenglm.model.objective import Objective, Scaling, Snapshot
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.problem import Problem
 from provenglm.model.returned import Returned, returned
 from provenglm.model.sample import Sample
-from provenglm.model.sampling import draw, l1_of, penalty_of, prepare
+from provenglm.model.sampling import l1_of, penalty_of, prepare
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.plan import Plan, choose, dense_if_small
-from provenglm.proof.certificate import Certificate, Model, Some
+from provenglm.proof.certificate import Certificate
 from provenglm.proof.duality import duality_gap, known_bound
+from provenglm.proof.prover import Prover, certificate_of
 from provenglm.proof.separation import are_quasi_separated
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
-__all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "solve"]
+__all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "minimise", "solve"]
 
 
 _ROUNDING_OF_FLOAT32 = 1e-9
-"""Of the objective: by so much its sums over rows in float32 waver."""
+"""Of the objective: its sums over rows in float32 are off by less."""
 
 _FAR_OF_FLOAT32 = 1e-3
-"""Of the objective: by more its sums of scores in float32 were never off."""
+"""Of the objective: with scores in float32 it was never off by more."""
 
 _ROUNDING_OF_SCORES = 1e-5
 """Of scores in float32: with more, a pass in float64 checks whether the optimum is near. With less,
 a gap is off by at most half its square, which is below `_ROUNDING_OF_FLOAT32`."""
 
 _FAR_OF_INFIMUM = 10
-"""Times what `tol` and the estimate say, a point is above the infimum at most."""
+"""A point is above the infimum by at most this many times what `tol` and the estimate say."""
+
+_NEARER = 0.9
+"""Of the gap: a step that leaves less, where rounding hides what the objective gains, is taken."""
+
+_NOT_SEEN = 1e-12
+"""Of the objective: a step that promises less is judged by the gap alone."""
 
 
 def solve(
@@ -71,6 +78,58 @@ def solve(
         return session.solve(start)
 
 
+def minimise(method: Method, theta: NumPyArray, enough: float) -> NumPyArray:
+    """Return a point whose decrement is at most `enough`, without a proof.
+
+    It may be farther away after `MOST_STEPS` steps, or where no step leads lower.
+    """
+    point = method.objective.snapshot(method.start(theta))
+    for _ in range(constants.MOST_STEPS):
+        step = method.step(point, Target(0.0, 0.0, np.inf))
+        if step.decrement <= enough or method.objective.is_late:
+            break
+        new, length = advanced(method, point, step)
+        if not new.objective < point.objective:
+            break
+        method.learn(point, new, length)
+        point = new
+    return point.theta
+
+
+def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, float]:
+    """Return the point after as much of a step as leads lowest, and which part of it that is.
+
+    Where the method does not know the scores along the step, its end is evaluated first: as a rule
+    it is taken. The part is 0 where none leads lower, and the point stays.
+    """
+    objective, length = method.objective, 1.0
+    new, along, end = point, step.along, None
+    if along is None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            new = objective.snapshot(point.theta + step.change)
+            along = new.scores - point.scores
+        is_lower = new.objective < point.objective
+        if step.is_whole or step.fall <= _NOT_SEEN * abs(point.objective):
+            return new, 1.0
+        if np.isnan(new.objective):
+            return point, 0.0  # scores overflow: the curvature along the step was rounding
+        if new.objective < np.inf:
+            end = slope_at(objective, new.gradient, new.theta, step.change)
+            # Not if most of the slope is left: where the curvature fades, the step is too short.
+            if is_lower and end >= (constants.SLOPE - 1) * step.fall:
+                return new, 1.0
+    length = length_of(objective, point, step.change, along, step.fall, end)
+    if length == 0:
+        return point, 0.0
+    if length == 1 and new is not point:
+        return new, 1.0
+    theta = point.theta + length * step.change
+    if method.keeps_scores:
+        scores = point.scores + length * along
+        return replace(objective.at_scores(theta, scores), is_derived=True), length
+    return objective.snapshot(theta), length
+
+
 class Session:
     """A problem that is prepared once: coordinates, sample, and what is known of the way.
 
@@ -93,7 +152,8 @@ class Session:
         self._workers = Workers(n * p)
         self._rng = np.random.default_rng(settings.seed)
         self._prepared: tuple[Objective, Sample] | None = None
-        self.plan = plan or choose(problem, settings)
+        self._method: Method | None = None
+        self.plan = plan or choose(problem, settings.is_precise, only=settings.method)
 
     @contextmanager
     def running(self) -> Iterator[Workers]:
@@ -110,7 +170,7 @@ class Session:
                 self.plan.sample_size,
                 self._rng,
                 precise=self._settings.is_precise,
-                keeps_sparse=self.plan.keeps_sparse,
+                keeps_sparse=self.plan.row.keeps_sparse,
                 measures_alone=self.plan.measures_alone,
             )
         return self._prepared
@@ -130,239 +190,245 @@ class Session:
             objective = replace(objective, penalty=penalty, l1=l1_of(scaling, l1))
             sample = replace(sample, penalty=penalty)
         objective = replace(objective, deadline=self._deadline())
-        first, null = objective.null()
-        if start is not None:
-            given = objective.scaling.from_user(*start).reshape(first.shape)
-            first = given if objective.snapshot(given).objective < null else first
+        plan = self.plan
+        if l2 is not None:
+            plan = plan.with_penalties(l2, l1)
+
+        def made(last: Method | None) -> Method:
+            nonlocal plan
+            method = plan.make(objective, sample, self._rng, last)
+            while method.gave_up:
+                plan, why = plan.without(plan.name), method.gave_up
+                method = plan.make(objective, sample, self._rng, None)
+                method.why = why
+            return method
+
+        def otherwise() -> Method:
+            nonlocal plan
+            plan = plan.without(plan.name)
+            return made(None)
+
+        self._method = method = made(self._method)
         proof = self._proof(sample, l2, l1)
-        run = _Run(objective, null, self._settings, self._began, proof)
-        return run.follow(self.plan, self.plan.method(objective, sample, first, self._rng))
+        run = _Run(objective, method, otherwise, proof, self._settings, self._began)
+        given = None if start is None else objective.scaling.from_user(*start)
+        return run.solution(given, self.plan.why)
 
     def _deadline(self) -> float:
         max_time = self._settings.max_time
         own = math.inf if max_time is None else self._began + max_time
         return min(own, self._settings.deadline)
 
-    def _proof(self, sample: Sample, l2: float | None, l1: float) -> _Proof:
+    def _proof(self, sample: Sample, l2: float | None, l1: float) -> Prover:
         problem = self._problem
         if l2 is None:
             l2, l1 = problem.l2, problem.l1
         scaling, seed = self.prepare()[0].scaling, self._settings.seed
-        return _Proof(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
+        return Prover(lambda: self._certificate, problem, sample, scaling, l2, l1, seed)
 
     @cached_property
     def _certificate(self) -> Certificate:
-        return _certificate_of(self.prepare()[0])
+        return certificate_of(self.prepare()[0])
 
 
-def _certificate_of(objective: Objective) -> Certificate:
-    scaling = objective.scaling
-    used = scaling.inverse > 0
-    return Certificate(
-        objective.rows,
-        objective.target,
-        objective.share,
-        objective.loss,
-        objective.intercept,
-        scaling.center,
-        np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used),
-        objective.workers,
-        objective.offset,
-    )
+@dataclass(frozen=True)
+class _Point:
+    """A point of a run, and what is known of its distance to the optimum."""
+
+    method: Method
+    snapshot: Snapshot
+    gap: float
+    decrement: float
+
+    @property
+    def theta(self) -> NumPyArray:
+        """The problem's theta."""
+        return self.method.back(self.snapshot.theta)
 
 
-def proven(
-    problem: Problem,
-    objective: Objective,
-    sample: Sample,
-    snapshot: Snapshot,
-    estimate: float,
-    settings: Settings,
-    enough: float,
-) -> float:
-    """Return a bound of the distance of one point by a Newton step on some rows, or inf."""
-    proof = _Proof(
-        lambda: _certificate_of(objective),
-        problem,
-        sample,
-        objective.scaling,
-        problem.l2,
-        problem.l1,
-        settings.seed,
-    )
-    user = returned(objective, snapshot, snapshot.theta)
-    return proof.of(user.coef, user.intercept, snapshot, estimate, enough)[1]
-
-
-class _Proof:
-    """Proofs for the points of one run.
+class _Run:
+    """One run of the loop.
 
     Parameters
     ----------
-    certificate : callable
-        Returns the certificate, which is made at the first proof.
-    problem : Problem
-    sample : Sample
-        Whose rows a proof takes, if they are enough.
-    scaling : Scaling
-        Its coordinates.
-    l2, l1 : float
-    seed : int
-        Of the rows that are drawn.
-
-    Attributes
-    ----------
-    has_factor : bool
-        Whether a Newton step on some rows is affordable: see `certificate`.
+    objective : Objective
+        The problem's, with the rows as they are given.
+    method : Method
+    otherwise : callable
+        Returns the method that continues if that gives up.
+    proof : Prover
+    settings : Settings
+    began : float
+        A time of `time.perf_counter`, from which seconds count.
     """
 
     def __init__(
         self,
-        certificate: Callable[[], Certificate],
-        problem: Problem,
-        sample: Sample,
-        scaling: Scaling,
-        l2: float,
-        l1: float,
-        seed: int,
-    ) -> None:
-        self._certificate = certificate
-        self._problem = problem
-        self._sample, self._scaling = sample, scaling
-        self._l2, self._l1 = l2, l1
-        self._seed = seed
-        outputs = problem.loss.outputs
-        n, p = problem.features.shape
-        self._width = (p + 1) * outputs
-        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * (p + 1))
-        most = min(constants.LARGEST_PROOF / self._width**2, constants.SAMPLE_NUMBERS / (p + 1))
-        self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
-        # Fewer rows than weights leave directions without a curvature.
-        has_rows = self._most >= min(n, 2 * (p + 1))
-        self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
-        self._curvature: float | None = None
-
-    @cached_property
-    def _rng(self) -> np.random.Generator:
-        return np.random.default_rng([self._seed, 1])
-
-    def expected(self, known: Snapshot, estimate: float) -> float:
-        """Return about the bound from as many rows as a proof can have."""
-        if not self.has_factor:
-            return estimate
-        part = self._most / len(self._problem.target)
-        return estimate / max(part, self._part(known))
-
-    def of(
-        self,
-        coef: NumPyArray,
-        intercept: NumPyArray,
-        known: Snapshot,
-        estimate: float,
-        enough: float,
-    ) -> tuple[float, float]:
-        """Return the objective in float64 and a bound of its distance to the optimum, or inf.
-
-        Parameters
-        ----------
-        known : Snapshot
-            Of this point.
-        estimate : float
-            Of the distance: the fewer rows are enough.
-        enough : float
-            The bound that is wanted.
-        """
-        certificate = self._certificate()
-        if not np.isfinite(certificate.loss.slope):
-            return np.inf, np.inf
-        with np.errstate(over="ignore", invalid="ignore"):
-            point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
-            if point is None:
-                return np.inf, np.inf
-            gap = certificate.without_a_step(point, enough)
-            if gap > enough and self.has_factor:
-                rows = self._some(known, estimate / max(enough, 1e-300))
-                gap = min(gap, certificate.by_a_factor(point, rows))
-        return point.objective, gap
-
-    def reach(self, known: Snapshot) -> float:
-        """Return at which part of what is asked for an estimate is proven by the sample's rows."""
-        return self._part(known) / constants.SAFETY
-
-    @cached_property
-    def _of_sample(self) -> Some | None:
-        """The sample's rows, if they are some of all and in coordinates of a proof."""
-        is_some = 0 < len(self._sample.rows) < len(self._problem.target)
-        if not (is_some and self.has_factor):
-            return None
-        return self._certificate().of_sample(self._sample, self._scaling)
-
-    def _part(self, known: Snapshot) -> float:
-        """Return the part of all curvature that the sample's rows have, once.
-
-        The bound is about the estimate, divided by it.
-        """
-        if self._curvature is None:
-            self._curvature = 0.0
-            if self._of_sample is not None:
-                sample = self._sample
-                share = self._of_sample.get(slice(0, len(sample.rows)))[2]
-                scores = sample.scores(known.theta)
-                each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
-                own, whole = (float((some @ each).sum()) for some in (share, sample.share))
-                self._curvature = own / whole if whole > 0 else 0.0
-        return self._curvature
-
-    def _some(self, known: Snapshot, near: float) -> Some:
-        """Return as many rows as a proof needs, if the estimate is `near` times what is asked."""
-        problem, size, part = self._problem, len(self._sample.rows), self._part(known)
-        n, wanted = len(problem.target), 2 * near
-        is_enough = part > 0 and near <= self.reach(known) and self._least <= size
-        if self._of_sample is not None and is_enough:
-            count = max(self._least, int(min(1, wanted / part) * size))
-            self._least = constants.GROWTH * count
-            parts = [slice(p.start, min(p.stop, count)) for p in self._of_sample.parts]
-            return self._of_sample._replace(parts=[p for p in parts if p.start < p.stop])
-        count = max(self._least, int(min(1, wanted) * n))
-        self._least = constants.GROWTH * count
-        size = min(count, self._most)
-        if size >= n:
-            return self._certificate().all()
-        rows, _ = draw(
-            problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
-        )
-        return self._certificate().some(rows)
-
-
-class _Run:
-    def __init__(
-        self, objective: Objective, null: float, settings: Settings, began: float, proof: _Proof
+        objective: Objective,
+        method: Method,
+        otherwise: Callable[[], Method],
+        proof: Prover,
+        settings: Settings,
+        began: float,
     ) -> None:
         self._objective = objective
-        self._null = null
+        self._method, self._otherwise = method, otherwise
+        self._null_theta, self._null = objective.null()
         self._settings = settings
         self._began = began
         self._history: list[Record] = []
-        self._best: State | None = None
-        self._gap = float("inf")
+        self._best: _Point | None = None
         self._proof = proof
         self._for_the_proof = self._tries = 0
         self._margin = constants.MARGIN
-        self._proven: tuple[State, float, float] | None = None
-        self._user: tuple[State, Returned] | None = None
+        self._proven: tuple[_Point, float, float] | None = None
+        self._user: tuple[_Point, Returned] | None = None
+        self._gap_in_float64 = np.inf
         left_out = objective.left_out
         self._leaves_out = left_out is not None and len(left_out) > 0 and not self._penalised()
 
-    def follow(self, plan: Plan, states: Iterator[State]) -> Solution:
+    # The loop.
+
+    def _descend(self, given: NumPyArray | None) -> StopReason:
+        """Go from point to point until the optimum is near enough; return why there is no next."""
+        point = self._first(given)
+        gap = self._bound(point)
+        while True:
+            target = Target(self._settings.tol, self._null - point.objective, gap)
+            # From a point that is near enough no step is looked for.
+            step = None if gap <= target.enough else self._method.step(point, target)
+            self._add(point, gap, gap if step is None else step.decrement)
+            reason = self._reason_to_stop(point)
+            if reason is not None:
+                return reason
+            point, gap = self._as_evaluated_last(point, gap)
+            if step is None:
+                target = target._replace(gap=gap)
+                step = self._method.step(point, target)
+            new, new_gap, length = self._after(point, gap, step)
+            if length == 0 and self._method.forget():
+                new, new_gap, length = self._after(point, gap, self._method.step(point, target))
+            if length > 0:
+                self._method.learn(point, new, length)
+                point, gap = new, new_gap
+            elif self._method.is_single or point.is_derived:
+                point, gap = self._in_float64(point, gap)
+            elif not self._method.gave_up:
+                return StopReason.STALLED
+            if self._method.gave_up:
+                point, gap = self._by_another_method(point, gap)
+
+    def _first(self, given: NumPyArray | None) -> Snapshot:
+        """Return the first point: where something given or few rows lead, if it is better."""
+        method, theta = self._method, self._null_theta
+        objective = method.objective
+        if given is not None:
+            point = objective.snapshot(method.start(given.reshape(theta.shape)))
+            if point.objective < self._null:
+                return point
+        for level, enough in method.levels():
+            if objective.is_late:
+                break
+            theta = minimise(level, theta, enough)
+        point = objective.snapshot(method.start(theta))
+        if point.objective <= self._null or not point.theta[:-1].any():
+            return point
+        return objective.snapshot(method.start(self._null_theta))
+
+    def _after(self, point: Snapshot, gap: float, step: Step) -> tuple[Snapshot, float, float]:
+        """Return the point after a step, its gap, and which part of the step it is.
+
+        The part is 0 if the point is no nearer to the optimum: neither lower nor, where rounding
+        hides what is lower, nearer by proof.
+        """
+        new, length = advanced(self._method, point, step)
+        if length == 0:
+            return point, gap, 0.0
+        new_gap = self._bound(new)
+        rounding = ROUNDING * abs(point.objective)
+        gained = point.objective - new.objective
+        is_nearer = gained > rounding or (gained >= -rounding and new_gap < _NEARER * gap)
+        return new, new_gap, length if is_nearer or step.is_whole else 0.0
+
+    def _bound(self, point: Snapshot) -> float:
+        """Return a bound of a point's distance to the optimum."""
+        objective = self._method.objective
+        if self._leaves_out:
+            gap = known_bound(objective, point)
+        else:
+            gap = duality_gap(objective, point)
+            target = Target(self._settings.tol, self._null - point.objective, gap)
+            if not gap <= target.enough:
+                gap = min(gap, self._method.bound(point, target))
+        if point.is_single:
+            gap += _ROUNDING_OF_FLOAT32 * abs(point.objective)
+        return gap
+
+    def _by_another_method(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
+        """Go on by another method from the best point so far; return it, and its gap."""
+        self._add(point, gap, gap)
+        assert self._best is not None
+        theta, why = self._best.theta, self._method.gave_up
+        self._method = self._otherwise()
+        self._method.why = why + self._method.why
+        point = self._method.objective.snapshot(self._method.start(theta))
+        return point, self._bound(point)
+
+    def _in_float64(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
+        """Return a point that has been evaluated in float64, and its gap.
+
+        If that happens again before the gap has halved, steps are computed in float64, too.
+        """
+        if point.is_single or point.is_derived:
+            point = self._precise.snapshot(point.theta)
+            gap = duality_gap(self._precise, point)
+        else:
+            self._gap_in_float64 = 0.0
+        if self._method.is_single and not gap < self._gap_in_float64 / 2:
+            self._method.in_float64()
+        self._gap_in_float64 = gap
+        return point, gap
+
+    @cached_property
+    def _precise(self) -> Objective:
+        rows = self._objective.rows.precise()
+        return replace(self._objective, rows=rows, moments=None, squares=None)
+
+    def _as_evaluated_last(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
+        """Return the point, or the same one in float64 if the end of the run was looked for."""
+        best = self._best
+        if best is None or best.snapshot is point or best.snapshot.theta is not point.theta:
+            return point, gap
+        return best.snapshot, best.gap
+
+    # The end.
+
+    def solution(self, given: NumPyArray | None, why: str) -> Solution:
+        """Return the best point of the run.
+
+        Parameters
+        ----------
+        given : numpy.ndarray, optional
+            Where to begin, if that is better than no coefficients.
+        why : str
+            The reason for the method.
+        """
         try:
-            reason = self._follow(states)
+            reason = self._descend(given)
         except KeyboardInterrupt:
             if self._best is None:
                 raise
             reason = StopReason.INTERRUPTED
+        except FloatingPointError as error:
+            if self._best is None:
+                raise ValueError(
+                    f"{error}: a number of X, y or sample_weight is so far from the others that "
+                    "products overflow; look for a wrong one, and divide large ones"
+                ) from error
+            reason = StopReason.STALLED
         has_time = reason is not StopReason.INTERRUPTED and not self._objective.is_late
         if has_time and self._has_rough_scores():
-            self._add_in_float64()
+            self._evaluate_best()
         best = self._best
         assert best is not None
         user, enough, rounding = self._of_user(best), self._enough(), self._rounding()
@@ -394,17 +460,17 @@ class _Run:
             decrement=decrement,
             history=self._history,
             reason=reason,
-            method=best.name or plan.name,
-            why=plan.why + best.why,
+            method=best.method.name,
+            why=why + best.method.why,
             scores=scores.reshape(len(scores), -1),
             step=user.step,
             culprit=self._culprit(user, reason),
         )
 
-    def _of_user(self, state: State) -> Returned:
-        """Return the coefficients that the user gets for a state."""
-        if self._user is None or self._user[0] is not state:
-            self._user = state, returned(self._objective, state.snapshot, state.theta)
+    def _of_user(self, point: _Point) -> Returned:
+        """Return the coefficients that the user gets for a point."""
+        if self._user is None or self._user[0] is not point:
+            self._user = point, returned(self._objective, point.snapshot, point.theta)
         return self._user[1]
 
     def _enough(self) -> float:
@@ -425,13 +491,15 @@ class _Run:
         return column, float(np.abs(scaling.center[column]) * scaling.inverse[column])
 
     def _has_rough_scores(self) -> bool:
-        """Whether float32 has too few digits for the scores of the best point.
+        """Whether the scores of the best point are derived, or float32 has too few digits for them.
 
         Rounding makes an error of about 2^-24 times what the scores are sums of. Losses of scores
         that are logarithms change by about this part; others by this beside the residuals.
         """
         best = self._best
         assert best is not None
+        if best.snapshot.is_derived:
+            return True
         if not best.snapshot.is_single:
             return False
         loss, scaling = self._objective.loss, self._objective.scaling
@@ -446,27 +514,21 @@ class _Run:
             unit = math.sqrt(2 * max(best.snapshot.objective, 0.0))
         return bool(2.0**-24 * size > _ROUNDING_OF_SCORES * unit)
 
-    def _add_in_float64(self) -> None:
-        """Make the best point a snapshot of a pass in float64."""
+    def _evaluate_best(self) -> None:
+        """Evaluate the best point anew, in float64."""
         best = self._best
         assert best is not None
-        rows = self._objective.rows.precise()
-        objective = replace(self._objective, rows=rows, moments=None, squares=None)
-        snapshot, passes = objective.snapshot(best.theta), objective.passes
-        self._add(
-            replace(
-                best, objective=objective, snapshot=snapshot, passes=passes, back=None, gap=None
-            )
-        )
+        point, gap = self._in_float64(best.snapshot, best.gap)
+        self._add(point, gap, best.decrement)
 
-    def _least_bound(self, best: State, may_prove: bool = True) -> tuple[float, float]:
+    def _least_bound(self, best: _Point, may_prove: bool = True) -> tuple[float, float]:
         """Return the objective of the user's coefficients and the least bound of their distance.
 
         Where the duality gap says that the optimum is as near as asked, it is enough. After
         `max_time` it has to be.
         """
         user, enough = self._of_user(best), max(self._enough(), self._rounding())
-        objective, bound = best.snapshot.objective + user.change, max(self._gap + user.change, 0.0)
+        objective, bound = best.snapshot.objective + user.change, max(best.gap + user.change, 0.0)
         if bound <= enough:
             return objective, bound
         if self._proven is None or self._proven[0] is not best:
@@ -482,31 +544,18 @@ class _Run:
             objective, bound = precise, bound + max(precise - objective, 0.0)
         return (precise, gap) if gap < bound else (objective, bound)
 
-    def _follow(self, states: Iterator[State]) -> StopReason:
-        try:
-            return self._followed(states)
-        except FloatingPointError as error:
-            if self._best is None:
-                raise ValueError(
-                    f"{error}: a number of X, y or sample_weight is so far from the others that "
-                    "products overflow; look for a wrong one, and divide large ones"
-                ) from error
-            return StopReason.STALLED
-
-    def _followed(self, states: Iterator[State]) -> StopReason:
-        settings = self._settings
-        for state in states:
-            self._add(state)
-            if self._separated(state):
-                return StopReason.UNBOUNDED
-            if self._near_enough(state.is_cheap):
-                return StopReason.ESTIMATED
-            if self._objective.is_late:
-                return StopReason.MAX_TIME
-            if len(self._history) > settings.max_iter:
-                is_near = self._near_enough(is_cheap=False)
-                return StopReason.ESTIMATED if is_near else StopReason.MAX_ITER
-        return StopReason.STALLED
+    def _reason_to_stop(self, point: Snapshot) -> StopReason | None:
+        """Return why the run ends at a point that has been added, or None."""
+        if self._separated(point):
+            return StopReason.UNBOUNDED
+        if self._near_enough(self._method.is_cheap):
+            return StopReason.ESTIMATED
+        if self._objective.is_late:
+            return StopReason.MAX_TIME
+        if len(self._history) > self._settings.max_iter:
+            is_near = self._near_enough(is_cheap=False)
+            return StopReason.ESTIMATED if is_near else StopReason.MAX_ITER
+        return None
 
     def _notice(self, text: str) -> None:
         if self._settings.notice is not None:
@@ -515,33 +564,26 @@ class _Run:
     def _seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def _add(self, state: State, is_final: bool = False) -> None:
-        """Keep a state, if it is the best one so far or that of the user's coefficients."""
-        snapshot = state.snapshot
-        if not np.isfinite(snapshot.objective):
+    def _add(self, point: Snapshot, gap: float, decrement: float) -> None:
+        """Keep a point, if it is the best one so far."""
+        if not np.isfinite(point.objective):
             raise FloatingPointError(
-                f"the objective is {snapshot.objective} in snapshot {len(self._history)}"
+                f"the objective is {point.objective} in snapshot {len(self._history)}"
             )
-        gap = duality_gap(state.objective, snapshot) if state.gap is None else state.gap
-        if self._leaves_out:
-            gap = known_bound(state.objective, snapshot)
-        if snapshot.is_single:
-            gap += _ROUNDING_OF_FLOAT32 * abs(snapshot.objective)
+        method = self._method
         if (
-            is_final
-            or self._best is None
-            or self._is_better(snapshot, self._best.snapshot)
-            or self._is_as_good(state, gap)
+            self._best is None
+            or self._is_better(point, self._best.snapshot)
+            or self._is_as_good(point, gap)
         ):
-            self._best = state
-            self._gap = gap
+            self._best = _Point(method, point, gap, decrement)
         record = Record(
             iteration=len(self._history),
-            passes=state.passes,
+            passes=method.objective.passes,
             seconds=self._seconds(),
-            objective=snapshot.objective,
+            objective=point.objective,
             gap=gap,
-            decrement=min(state.decrement, gap),
+            decrement=min(decrement, gap),
         )
         self._history.append(record)
         if self._settings.watch is not None:
@@ -558,15 +600,15 @@ class _Run:
         lower = best.objective - _FAR_OF_FLOAT32 * abs(best.objective)
         return best.is_single or new.objective < lower
 
-    def _is_as_good(self, state: State, gap: float) -> bool:
+    def _is_as_good(self, point: Snapshot, gap: float) -> bool:
         """Whether with corners in the penalty a point is nearer by proof, and no higher.
 
         There the proof is linear in what the coefficients are off, and the objective quadratic.
         """
         assert self._best is not None
         allowed = self._best.snapshot.objective + self._rounding()
-        is_no_higher = state.snapshot.objective <= allowed
-        return state.objective.l1 is not None and is_no_higher and gap < self._gap
+        is_no_higher = point.objective <= allowed
+        return self._objective.l1 is not None and is_no_higher and gap < self._best.gap
 
     def _rounding(self) -> float:
         assert self._best is not None
@@ -583,10 +625,10 @@ class _Run:
         best = self._best
         assert best is not None
         enough = self._enough()
-        if self._gap <= max(enough, self._rounding()):
+        if best.gap <= max(enough, self._rounding()):
             if not self._has_rough_scores():
                 return True
-            self._add_in_float64()
+            self._evaluate_best()
             return self._near_enough(is_cheap)
         if best.decrement > max(enough, self._rounding()):
             return False
@@ -614,9 +656,9 @@ class _Run:
         self._margin = best.decrement / enough / constants.GROWTH
         return False
 
-    def _separated(self, state: State) -> bool:
+    def _separated(self, point: Snapshot) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""
-        objective, scores = state.objective, state.snapshot.scores
+        objective, scores = self._objective, point.scores
         loss, offset = objective.loss, objective.offset
         if not loss.is_separable or self._penalised():
             return False
@@ -633,7 +675,7 @@ class _Run:
 
         return all(on_their_side(part).all() for part in objective.parts())
 
-    def _quasi_separated(self, best: State) -> bool:
+    def _quasi_separated(self, best: _Point) -> bool:
         """Whether without a penalty some rows gain for ever, and no other row loses."""
         objective = self._objective
         loss = objective.loss
@@ -649,9 +691,7 @@ class _Run:
         return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
 
 
-def _on_their_side(
-    scores: NumPyArray, target: NumPyArray, rounding: NumPyArray | float
-) -> NumPyArray:
+def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
     """Return for each sample whether its class has the greatest score, by more than rounding."""
     if scores.ndim == 1:
         return np.asarray(np.where(target > 0, scores, -scores) > rounding)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from long_double import LongDouble
-from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
+from provenglm import Chunks, GLMClassifier, GLMRegressor, constants
 from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from provenglm.model.tweedie import Gamma, Tweedie
 from scipy import sparse
@@ -117,12 +117,12 @@ class Random(NamedTuple):
             "random_state": seed,
         }
         if self.is_classification:
-            return SVRGClassifier(C=self.strength, **settings)
+            return GLMClassifier(C=self.strength, **settings)
         if isinstance(self.loss, Tweedie):
             settings["power"] = self.loss.power
         if isinstance(self.loss, Huber):
             settings["epsilon"] = self.loss.epsilon
-        return SVRGRegressor(self.loss.name, alpha=self.strength, **settings)
+        return GLMRegressor(self.loss.name, alpha=self.strength, **settings)
 
     def fitted(self, seed: int) -> Any:
         given = {} if self.offset is None else {"offset": self.offset}

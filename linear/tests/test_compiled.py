@@ -121,7 +121,7 @@ def test_compiled_code_needs_no_cache(tmp_path, why):
 INTERRUPTED = """
 import builtins, os, signal, sys, warnings
 import numpy as np
-from provenglm import SVRGClassifier, SVRGRegressor
+from provenglm import GLMClassifier, GLMRegressor
 warnings.simplefilter("ignore")
 real, seen = builtins.__import__, []
 
@@ -136,7 +136,7 @@ def interrupted(name, *args, **kwargs):
 builtins.__import__ = interrupted
 rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 5))
-model = SVRGRegressor(alpha=0.1, l1_ratio=1)
+model = GLMRegressor(alpha=0.1, l1_ratio=1)
 try:
     model.fit(X, X[:, 0])
 except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor, constants
+from provenglm import GLMClassifier, GLMRegressor, constants
 from provenglm.methods import descent, descent_columns
 from provenglm.methods.descent_columns import ColumnPass, of_one_output
 from provenglm.model.kept_products import KeptProducts
@@ -99,9 +99,9 @@ def test_columns_that_are_left_out_have_no_coefficient(monkeypatch, text, C, int
         return found
 
     monkeypatch.setattr(descent, "of_one_output", counted)
-    model = SVRGClassifier(**kwargs).fit(X, y)
+    model = GLMClassifier(**kwargs).fit(X, y)
     monkeypatch.setattr(descent_columns, "_SURE", -1.0)
-    other = SVRGClassifier(**kwargs).fit(X, y)
+    other = GLMClassifier(**kwargs).fit(X, y)
     assert counts[0] < 2999
     assert counts[1] == 3000
     assert model.objective_ == pytest.approx(other.objective_, rel=1e-10)
@@ -116,9 +116,9 @@ def test_columns_that_are_left_out_have_no_coefficient(monkeypatch, text, C, int
 def test_a_start_with_coefficients_of_columns_that_are_left_out(text):
     X, y = text
     kwargs = {"l1_ratio": 0.5, "tol": 1e-10}
-    warm = SVRGClassifier(C=30.0, warm_start=True, **kwargs).fit(X, y)
+    warm = GLMClassifier(C=30.0, warm_start=True, **kwargs).fit(X, y)
     warm.set_params(C=0.3).fit(X, y)
-    cold = SVRGClassifier(C=0.3, **kwargs).fit(X, y)
+    cold = GLMClassifier(C=0.3, **kwargs).fit(X, y)
     assert warm.objective_ == pytest.approx(cold.objective_, rel=1e-9)
     np.testing.assert_allclose(warm.coef_, cold.coef_, atol=1e-5)
 
@@ -160,8 +160,8 @@ def test_a_lasso_of_kept_products_is_that_of_fresh_products(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 500)) + rng.normal(size=(120, 1))
     y = X[:, :30] @ rng.normal(size=30) + rng.normal(size=120)
-    kept = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    kept = GLMRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     monkeypatch.setattr(constants, "KEPT_NUMBERS", 0)
-    fresh = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    fresh = GLMRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     assert kept.objective_ == pytest.approx(fresh.objective_, rel=1e-10)
     np.testing.assert_allclose(kept.coef_, fresh.coef_, atol=1e-5)

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor, constants
+from provenglm import GLMClassifier, GLMRegressor, constants
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
@@ -26,11 +26,11 @@ def data():
 
 
 MODELS = {
-    "logistic": (SVRGClassifier(), "classes"),
-    "softmax": (SVRGClassifier(), "three"),
-    "squared": (SVRGRegressor(), "numbers"),
-    "huber": (SVRGRegressor("huber"), "numbers"),
-    "poisson": (SVRGRegressor("poisson"), "counts"),
+    "logistic": (GLMClassifier(), "classes"),
+    "softmax": (GLMClassifier(), "three"),
+    "squared": (GLMRegressor(), "numbers"),
+    "huber": (GLMRegressor("huber"), "numbers"),
+    "poisson": (GLMRegressor("poisson"), "counts"),
 }
 
 
@@ -44,7 +44,7 @@ WITHOUT_PENALTY = [
 
 def without_penalty(name):
     model, target = MODELS[name]
-    penalty = {"C": math.inf} if isinstance(model, SVRGClassifier) else {"alpha": 0}
+    penalty = {"C": math.inf} if isinstance(model, GLMClassifier) else {"alpha": 0}
     return type(model)(**(model.get_params() | penalty | {"tol": 1e-12})), target
 
 
@@ -125,7 +125,7 @@ def test_columns_that_say_nothing_new_without_a_penalty(name, data):
 
 def test_constant_features_alone():
     y = np.arange(10) % 3
-    model = SVRGClassifier().fit(np.ones((10, 2)), y)
+    model = GLMClassifier().fit(np.ones((10, 2)), y)
     np.testing.assert_allclose(model.coef_, 0, atol=1e-9)
     shares = np.bincount(y) / 10
     np.testing.assert_allclose(model.predict_proba([[1.0, 1.0]])[0], shares, rtol=1e-6)
@@ -137,7 +137,7 @@ def test_a_thousand_classes():
     centres = rng.normal(size=(1000, 8))
     y = np.arange(2000) % 1000
     X = centres[y] + 0.1 * rng.normal(size=(2000, 8))
-    model = SVRGClassifier(tol=0.1).fit(X, y)
+    model = GLMClassifier(tol=0.1).fit(X, y)
     assert model.coef_.shape == (1000, 8)
     assert model.score(X, y) > 0.5
 
@@ -151,7 +151,7 @@ def test_one_row(name):
 def test_more_features_than_rows(data):
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(40, 500)), np.arange(40) % 2
-    model = SVRGClassifier(tol=1e-10).fit(X, y)
+    model = GLMClassifier(tol=1e-10).fit(X, y)
     # At the optimum the coefficients are a sum of the rows: w = C sum (y - p) x.
     residual = y - model.predict_proba(X)[:, 1]
     largest = np.abs(model.coef_).max()
@@ -166,7 +166,7 @@ def test_a_feature_of_a_tiny_unit_among_many_rows(name, strength, unit):
     X = rng.normal(size=(40_000, 80))
     z = X @ rng.normal(size=80) / 5
     y = np.digitize(z + rng.logistic(size=len(z)), [0] if name == "logistic" else [-1, 1])
-    model = SVRGClassifier(**strength)
+    model = GLMClassifier(**strength)
     without = model.fit(X[:, 1:], y).objective_
     model.fit(X * np.append(unit, np.ones(79)), y)
     assert model.objective_ <= without + 1e-6
@@ -181,7 +181,7 @@ def test_small_features_beside_more_huge_ones_than_rows(is_classifier):
     X = rng.normal(size=(60, 2680))
     X[:, :80] = np.outer(X[:, 0], rng.normal(size=80))  # of one direction
     y = X[:, 80] + X[:, 81]
-    model = SVRGClassifier(C=10) if is_classifier else SVRGRegressor(alpha=1e-3)
+    model = GLMClassifier(C=10) if is_classifier else GLMRegressor(alpha=1e-3)
     objectives = []
     for scale in (1e4, 1e8):
         scaled = X * np.where(np.arange(2680) < 80, scale, 1)
@@ -195,7 +195,7 @@ def test_far_apart_but_not_without_an_optimum():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(500, 5))
     y = X.sum(axis=1) > 0
-    model = SVRGClassifier(C=1e6, tol=1e-8).fit(X, y)
+    model = GLMClassifier(C=1e6, tol=1e-8).fit(X, y)
     assert model.score(X, y) == 1
     assert model.gap_ < 1e-3 * model.objective_
 
@@ -211,7 +211,7 @@ def test_counts_of_1e13_without_an_intercept(monkeypatch, is_small, alpha):
     y = np.round(1e13 * np.exp(X @ rng.normal(size=4) / 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
-        model = SVRGRegressor("poisson", alpha=alpha, fit_intercept=False, tol=1e-10).fit(X, y)
+        model = GLMRegressor("poisson", alpha=alpha, fit_intercept=False, tol=1e-10).fit(X, y)
     # What is gained is 30 times the mean: coefficients may be off by sqrt(2 * 30 * tol).
     slope = X.T @ (model.predict(X) - y) / len(y) + alpha * model.coef_
     curvature = np.square(X).T @ model.predict(X) / len(y)
@@ -227,8 +227,8 @@ def test_a_constant_column_of_many_rows_changes_nothing(form, value):
     X = np.where(rng.random((n, 101)) < 0.02, rng.random((n, 101)), 0.0)
     y = 5 * X[:, :10].sum(axis=1) + rng.logistic(size=n) > 0.5
     X[:, -1] = value
-    model = SVRGClassifier(C=np.inf, random_state=0).fit(form(X), y)
-    without = SVRGClassifier(C=np.inf, random_state=0).fit(form(X[:, :-1]), y)
+    model = GLMClassifier(C=np.inf, random_state=0).fit(form(X), y)
+    without = GLMClassifier(C=np.inf, random_state=0).fit(form(X[:, :-1]), y)
     # The mean of a hundred thousand equal numbers is rounded: no deviation, no coefficient of 1e8.
     assert model.coef_[0, -1] == 0
     assert model.objective_ == pytest.approx(without.objective_, abs=2e-7)

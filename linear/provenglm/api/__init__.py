@@ -1,1 +1,1 @@
-"""What a user meets: the estimators, what they check, and what they keep of a fit."""
+"""The public estimators: parameters, validation of the input, and attributes after `fit`."""

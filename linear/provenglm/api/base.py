@@ -1,4 +1,4 @@
-"""What the two estimators share: arguments, the fit itself, what is kept of it, and the scores."""
+"""LinearEstimator: the base class of all estimators."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _PACKAGE = __name__.split(".")[0]
 
 _SAME_DATA, _ROUNDING = 1e-6, 1e-14
-"""How far the objective of the same data may be from objective_: relative, and by products that
-are rounded. On 3,600 random problems the most was 2 % of that."""
-
-METRICS = ("auto", "hessian", "diagonal", "identity")
+"""Tolerances for the test that data are those of the fit: the relative difference between their
+objective and objective_, and the rounding of products. On 3,600 random problems the largest
+difference was 2 % of the tolerance."""
 
 
 def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -> None:
-    """Warn, as a rule of what did not converge, at the line that called this package."""
+    """Warn at the line of the user's code that called this package."""
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back
@@ -55,7 +54,7 @@ def _version() -> str:
 
 
 def all_or_nothing(fit: _Fit) -> _Fit:
-    """Return a `fit` that leaves the model as it was before if an exception ends it."""
+    """Decorate `fit` so that the estimator stays unchanged if an exception is raised."""
 
     @wraps(fit)
     def fitted(self: Any, *args: object, **kwargs: object) -> Any:
@@ -71,9 +70,9 @@ def all_or_nothing(fit: _Fit) -> _Fit:
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]
-    """What :class:`SVRGClassifier` and :class:`SVRGRegressor` share.
+    """Base class of :class:`GLMClassifier` and :class:`GLMRegressor`.
 
-    Its subclasses have the arguments; like every estimator of scikit-learn it reads them in `fit`.
+    Subclasses define the parameters. As in scikit-learn, they are validated in `fit`.
     """
 
     l1_ratio: float
@@ -91,11 +90,11 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     n_iter_: int | NumPyArray
 
     _total: float
-    """The sum of the weights of the last fit, 1 for each row where there are none."""
+    """The sum of the weights of the last fit, or the number of rows if there were no weights."""
     _without_offset: set[str] | None = None
-    """Which methods have warned that they got no offset; None if the fit had none either."""
+    """Names of the methods that have warned about a missing offset; None if `fit` had none."""
     _known: tuple[object, NumPyArray] | None = None
-    """An X whose scores, (n, K) with their offsets, are known: a scorer gets it."""
+    """An X that a scorer gets, and its scores with the offset, (n, K)."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -104,10 +103,10 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def penalty(self) -> str:
-        """What the penalty is on: 'l1', 'l2' or 'elasticnet'.
+        """The kind of penalty: 'l1', 'l2' or 'elasticnet'.
 
-        scikit-learn's SelectFromModel asks for it: with 'l1' it keeps the coefficients that are not
-        0, else those above the mean.
+        scikit-learn's SelectFromModel reads it: with 'l1' it keeps the features with coefficients
+        other than 0, else those with coefficients above the mean.
         """
         l1_ratio = getattr(self, "l1_ratio_", self.l1_ratio)
         return {0.0: "l2", 1.0: "l1"}.get(l1_ratio, "elasticnet")
@@ -130,16 +129,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         super().__setstate__(state)
 
     def _settings(self, progress: Progress, began: float | None = None) -> Settings:
-        """Return the checked arguments of the solver; a fit that began at `began`, else now."""
-        if self.metric not in METRICS:
-            raise ValueError(
-                f"metric must be one of {', '.join(map(repr, METRICS))}, got {self.metric!r}: "
-                "'auto' chooses by what it measures"
-            )
-        if self.metric in ("diagonal", "identity"):
+        """Return the checked settings of the solver; `began` is the start time, by default now."""
+        if self.metric != "auto":
             warn(
-                f"metric={self.metric!r} is deprecated: epochs in such a metric were slower than "
-                "the other ways, and are gone; it means 'auto' now",
+                f"metric={self.metric!r} has no effect, and the parameter metric will be removed "
+                "in version 0.10: leave it out; the solver is chosen from the data, and why_ "
+                "explains the choice",
                 FutureWarning,
             )
         for name in ("fit_intercept", "warm_start"):
@@ -149,32 +144,31 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         max_time = self.max_time
         if max_time is not None:
             max_time = check_number(
-                "max_time", max_time, "the seconds after which the fit ends", 0, above=True
+                "max_time", max_time, "maximum time of the fit in seconds", 0, above=True
             )
         return Settings(
             tol=self._checked_tol(),
-            max_iter=check_integer(
-                "max_iter", self.max_iter, 1, "the snapshots after which the fit ends"
-            ),
+            max_iter=check_integer("max_iter", self.max_iter, 1, "maximum number of snapshots"),
             max_time=max_time,
             began=time.perf_counter() if began is None else began,
-            metric=self.metric,
             seed=self._seed(),
             watch=progress,
             notice=progress.notice,
         )
 
     def _seed(self) -> int:
-        """Return the seed of the samples: the same for all fits without a `random_state`."""
+        """Return the seed for sampling rows; it is fixed if `random_state` is None."""
         if self.random_state is None:
             return 0
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _checked_tol(self) -> float:
-        return check_number("tol", self.tol, "how near the optimum, relative to what was gained", 0)
+        return check_number(
+            "tol", self.tol, "relative distance to the optimum at which the fit ends", 0
+        )
 
     def _checked_l1_ratio(self) -> float:
-        meaning = "the share of the penalty that is on sizes instead of squares, at most 1"
+        meaning = "share of the L1 penalty"
         ratio = check_finite("l1_ratio", self.l1_ratio, meaning, 0)
         if ratio > 1:
             raise ValueError(f"l1_ratio must be a number from 0 to 1, got {ratio!r}: {meaning}")
@@ -185,9 +179,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _run(self, solve: Callable[[Settings], Solution], began: float | None = None) -> Solution:
-        """Solve, show the snapshots, keep what belongs to both estimators, and warn.
+        """Solve, show progress, set the common attributes, and warn if the fit did not converge.
 
-        `began` is a time of `time.perf_counter`, from which `max_time` counts; else it is now.
+        `max_time` counts from `began`, a value of `time.perf_counter`; by default from now.
         """
         name = type(self).__name__
         with Progress(name, check_verbose(self.verbose), self._checked_tol()) as progress:
@@ -206,12 +200,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return solution
 
     def _forget(self, *names: str) -> None:
-        """Delete what an earlier fit found, and this one has not."""
+        """Delete attributes that an earlier fit has set."""
         for name in names:
             self.__dict__.pop(name, None)
 
     def _warning(self, solution: Solution) -> str:
-        """Return where the fit ended, how far from the optimum, why, and what to do."""
+        """Return the text of the warning: where the fit ended, why, and what to do."""
         if solution.reason.is_unbounded:
             return (
                 f"{type(self).__name__} found no finite optimum: {solution.reason.why_unbounded}; "
@@ -251,9 +245,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     def _with_offset(
         self, X: object, offset: object, method: str, features: Data | None = None
     ) -> NumPyArray:
-        """Return the scores, (n, K), with the offset, as a method of this name needs them.
+        """Return the scores with the offset, (n, K); `method` is named in warnings.
 
-        `features` are those of X, if they are checked.
+        `features` are the checked features of X, if the caller has them already.
         """
         if self._known is not None and X is self._known[0]:
             return self._known[1]
@@ -266,35 +260,35 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return scores
 
     def _keep_offset(self, offset: NumPyArray | None) -> None:
-        """Note whether the fit had an offset: if so, a method without one has to say so."""
+        """Note whether the fit had an offset, so that a method that gets none can warn."""
         has_offset = offset is not None and bool(offset.any())
         self._without_offset = set() if has_offset else None
 
     def _warn_without_offset(self, method: str) -> None:
-        """Warn, once for each method, that the fit had an offset and a prediction has none."""
+        """Warn, once per method, if the fit had an offset but the prediction has none."""
         if self._without_offset is None or method in self._without_offset:
             return
         warn(
-            f"fit had an offset, and {method} has none, which is an offset of 0: give the offset "
-            "of these rows, or offset=0 if that is meant",
+            f"fit had an offset, but {method} has none, which is the same as 0: give the offset of "
+            "these rows, or offset=0 to silence this warning",
             UserWarning,
         )
         self._without_offset.add(method)
 
     def _check_offset_given(self, offset: object) -> None:
-        """Raise a ValueError if the fit had an offset, and its data come without one."""
+        """Raise a ValueError if the fit had an offset, but `offset` is None."""
         if self._without_offset is not None and offset is None:
             raise ValueError(
-                "fit had an offset, and covariance needs all data of the fit: give offset as well"
+                "fit had an offset, and covariance needs all data of the fit: give the offset, too"
             )
 
     def _name_of(self, column: int) -> str:
-        """Return a column as the user knows it."""
+        """Return the index of a column, with its name if there is one."""
         names = getattr(self, "feature_names_in_", None)
         return f"column {column}" + ("" if names is None else f" ({names[column]!r})")
 
     def _start(self, shape: tuple[int, ...]) -> Start | None:
-        """Return where a warm start begins: coefficients (p, K) and intercept (K,).
+        """Return the point at which a warm start begins: coefficients (p, K) and intercepts (K,).
 
         Parameters
         ----------
@@ -305,8 +299,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             return None
         if self.coef_.shape != shape:
             raise ValueError(
-                f"warm_start=True, and coef_ of the last fit has the shape {self.coef_.shape}, but "
-                f"this fit needs {shape}: the features or classes are others; set warm_start=False"
+                f"warm_start=True, and coef_ of the previous fit has the shape {self.coef_.shape}, "
+                f"but this fit needs {shape}: set warm_start=False if features or classes changed"
             )
         coef = self._dense_coef().T.astype(np.float64)
         intercept = np.atleast_1d(np.asarray(self.intercept_, dtype=np.float64))
@@ -322,31 +316,31 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         strength: float,
         l1_ratio: float,
     ) -> NumPyArray:
-        """Return the covariance of the coefficients; `strength` is beside the sum of the losses.
+        """Return the covariance matrix; `strength` is the penalty on the sum of the losses.
 
         Raises
         ------
         ValueError
-            If these are not the data of the fit.
+            If there is no covariance, or if the data are not those of the fit.
         """
-        # A search with cross-validation has no reason of its own.
+        # With cross-validation and refit=False there is no stop_reason_.
         ended = next(
             (r for r in StopReason if r.value == getattr(self, "stop_reason_", None)), None
         )
         if ended is not None and ended.is_unbounded:
             raise ValueError(
-                f"{ended.value}: coefficients that grow for ever have no standard "
-                "errors; give a penalty, such as C=1e4 or alpha=1e-6"
+                f"{ended.value}: infinite coefficients have no standard errors; give a penalty, "
+                "such as C=1e4 or alpha=1e-6"
             )
         if l1_ratio > 0 and math.isfinite(strength) and strength > 0:
             raise ValueError(
-                f"l1_ratio is {l1_ratio:g}, and coefficients that a penalty on sizes sets to 0 "
-                "have no standard errors: fit the columns that it leaves with l1_ratio=0"
+                f"l1_ratio is {l1_ratio:g}, and coefficients that an L1 penalty sets to 0 have no "
+                "standard errors: fit the remaining columns with l1_ratio=0"
             )
         rows = rows_of(features, np.dtype(np.float64))
         weight = np.ones(len(target)) if weight is None else weight
         losses, residual = loss.value_and_residual(scores, target)
-        counts = weight > 0  # at a row that is left out they may be infinite: 0 times them is NaN
+        counts = weight > 0  # the loss of a row with weight 0 may be infinite, and 0 * inf is NaN
         losses, residual = np.where(counts, losses, 0), np.where(counts, residual, 0)
         fisher = np.where(counts, loss.fisher(scores), 1)
         self._check_data(rows, losses, residual, weight, strength)
@@ -369,12 +363,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         weight: NumPyArray,
         strength: float,
     ) -> None:
-        """Raise a ValueError if the sum of the weights or the objective is not that of the fit."""
+        """Raise a ValueError if the sum of the weights or the objective differs from the fit's."""
         total = float(weight.sum())
         if not math.isclose(total, getattr(self, "_total", total), rel_tol=_SAME_DATA):
             raise ValueError(
-                f"the weights of these rows have the sum {total:g} (1 for each row without "
-                f"weights), and those of the fit had {self._total:g}: give the rows and the "
+                f"the weights of these rows have the sum {total:g} (the number of rows if there "
+                f"are no weights), and those of the fit had {self._total:g}: give the rows and the "
                 "weights of the fit"
             )
         if not hasattr(self, "objective_"):  # a search with refit=False
@@ -387,7 +381,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         off = abs(objective - self.objective_)
         if off <= _SAME_DATA * size:
             return
-        # A score is rounded by what its products are, which may be far larger than their sum.
+        # The rounding error of a score is relative to its products, not to their sum.
         products = abs(rows.block(rows.slices()[0])) @ np.abs(coef)
         slope = float(weight @ np.abs(residual)) / total
         if not off <= _SAME_DATA * size + _ROUNDING * slope * float(products.max()):
@@ -403,7 +397,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return np.asarray(np.atleast_2d(coef.toarray() if issparse(coef) else coef))
 
     def _rows_to_score(self, X: object) -> Data:
-        """Return `X` as checked features, if there is a fit whose columns they have."""
+        """Return `X` as checked features; raise if there is no fit, or if columns differ."""
         check_is_fitted(self)
         return check_features(self, X, reset=False)
 
@@ -412,7 +406,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         return self._scores_of(self._rows_to_score(X))
 
     def _scores_of(self, features: Data) -> NumPyArray:
-        """Return the scores of checked features, some rows at a time."""
+        """Return the scores of checked features, computed block by block."""
         coef = self._dense_coef().T
         rows = rows_of(features, np.dtype(np.float64))
         scores = np.empty((features.shape[0], coef.shape[1]))

@@ -1,4 +1,4 @@
-"""SVRGClassifierCV: a classifier that finds its C by cross-validation."""
+"""GLMClassifierCV: logistic and softmax regression with C chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.metrics import get_scorer, make_scorer
 
-from provenglm.api.estimators import SVRGClassifier
+from provenglm.api.classifier import GLMClassifier
 from provenglm.api.scoring import PointOfPath, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated, Solve
 from provenglm.api.validation import (
@@ -32,24 +32,24 @@ from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
-__all__ = ["SVRGClassifierCV"]
+__all__ = ["GLMClassifierCV"]
 
 _LEAST_C, _MOST_C = -4, 4
-"""Powers of ten between which a number of Cs is spread, as in LogisticRegressionCV."""
+"""Exponents of the smallest and the largest C of the default grid, as in LogisticRegressionCV."""
 
 
-class _ClassifierAtPoint(PointOfPath, SVRGClassifier):
-    """The classifier at a point of the path."""
+class _ClassifierAtPoint(PointOfPath, GLMClassifier):
+    """A classifier with the coefficients of one point of the path."""
 
 
 @dataclass(frozen=True)
 class _LabelledData(CheckedData):
-    """What is fitted.
+    """The checked data of a classifier.
 
     Attributes
     ----------
     codes : numpy.ndarray, (n,)
-        The classes' places; -1 of a class that is left out.
+        Index of each row's class in `classes`; -1 if the class is left out.
     """
 
     classes: NumPyArray
@@ -63,9 +63,9 @@ class _LabelledData(CheckedData):
                 place = int(np.argmin(sums))
                 rows = int((codes == place).sum())
                 raise ValueError(
-                    f"the training rows of fold {fold} have none of the {rows} rows of the class "
-                    f"{classes[place]!s} with a positive weight, and its score would have no "
-                    "finite optimum: take sklearn.model_selection.StratifiedKFold with "
+                    f"the training rows of fold {fold} contain none of the {rows} rows of the "
+                    f"class {classes[place]!s} with a positive weight, so its score would have no "
+                    "finite optimum: use sklearn.model_selection.StratifiedKFold with "
                     "shuffle=True, and no more folds than the class has rows"
                 )
 
@@ -94,95 +94,98 @@ class _LabelledData(CheckedData):
             if scorer is None or not len(unknown):
                 raise
             raise ValueError(
-                f"scoring is not defined on rows of the class {unknown[0]!s}, whose weight is 0 "
-                f"and which is never predicted ({error}): leave its rows out, or take another "
-                "scoring"
+                f"scoring is not defined for rows of the class {unknown[0]!s}, which has weight 0 "
+                f"and is never predicted ({error}): drop its rows, or use another scoring"
             ) from error
 
 
-class SVRGClassifierCV(CrossValidated, SVRGClassifier):
-    """Logistic regression that finds its C by cross-validation; every point proven or estimated.
+class GLMClassifierCV(CrossValidated, GLMClassifier):
+    """Logistic and softmax regression with C chosen by cross-validation.
 
-    What :class:`sklearn.linear_model.LogisticRegressionCV` is to LogisticRegression: for each fold
-    the optima for all `Cs`, each from the one before it, their scores on the held-out rows, and a
-    last fit on all rows with the best C. Folds are weights of the rows as they are, and read
-    together: nothing is copied for them, unless the data are few. A fold has some 5 bytes for each
-    row, and its scores while folds are read together: where they are beyond the `memory_limit` of
-    Chunks, folds are fitted one by one.
+    It is to :class:`GLMClassifier` what :class:`sklearn.linear_model.LogisticRegressionCV` is to
+    LogisticRegression. For each fold, all `Cs` are fitted one after the other, each from the
+    optimum of the one before, and scored on the held-out rows. The final fit uses all rows and the
+    best C. Folds are weights of the rows, so data are not copied for them unless they are small,
+    and one pass can serve all folds. A fold needs about 5 bytes per row, and memory for its scores
+    while folds are fitted together; if this exceeds the `memory_limit` of Chunks, folds are fitted
+    one by one.
 
     Parameters
     ----------
     Cs : int or list of float, default 10
-        One over the strengths of the penalty, each above 0. A number of them is spread evenly in
-        the logarithm from 1e-4 to 1e4.
+        Inverse strengths of the penalty, each above 0. An integer is the number of values on a
+        logarithmic grid from 1e-4 to 1e4.
     l1_ratios : sequence of float, default (0.0,)
-        The shares of the penalty that are on sizes instead of squares, from 0 to 1; all of them are
-        tried with all `Cs`.
+        Shares of the L1 penalty, from 0 to 1. Each is combined with each of the `Cs`.
     fit_intercept : bool, default True
-        Whether there is an intercept.
+        Whether to fit an intercept.
     cv : int, splitter or iterable, default None
-        An integer is the number of stratified folds, None is 5; a splitter of scikit-learn, which
-        may look at X, unless it is of Chunks; or pairs of training and test indices.
+        An integer is the number of stratified folds; None means 5. Other possibilities are a
+        splitter of scikit-learn, and an iterable of pairs of training and test indices. For Chunks
+        the splitter must not read X.
     scoring : str, callable or None
-        By which a point is judged on held-out rows: a name of scikit-learn's, a callable
-        ``scorer(estimator, X, y)``; None is the accuracy.
+        The score on held-out rows: a name known to scikit-learn, or a callable
+        ``scorer(estimator, X, y)``. None means the accuracy.
     refit : bool, default True
-        Whether, with the best C, all rows are fitted. Otherwise C and coefficients are the means of
-        what is best in each fold.
+        Whether to fit all rows with the best C. If False, C and coefficients are the means over
+        folds of the best ones of each fold.
     class_weight : dict, 'balanced' or None
-        As in :class:`SVRGClassifier`; 'balanced' counts all rows, not those of a fold.
+        As in :class:`GLMClassifier`. 'balanced' counts all rows, not those of a fold.
     tol : float, default 1e-6
-        As in :class:`SVRGClassifier`, for every point.
+        As in :class:`GLMClassifier`, for every point of the path.
     max_iter : int, default 1000
-        The most snapshots of a point.
+        Maximum number of snapshots per point.
     max_time : float, optional
-        The most seconds, of all folds and the last fit together: points that it leaves no time for
-        take one snapshot each, from the optimum of the C before.
+        Maximum time in seconds for all folds and the final fit together. Points after it take one
+        snapshot each, starting at the optimum of the previous C.
     n_jobs : int, optional
-        Processes that share the folds, as joblib counts them; None is 1. Not used where the folds
-        are read together, which takes less time.
+        Number of processes for the folds, as in joblib; None means 1. It is not used if folds are
+        fitted together, which is faster.
     random_state : int, RandomState or None
-        Which samples are drawn. It changes the way to the optima, and no fold: those are `cv`'s.
-        None is a seed of its own: the same call gives the same bits.
+        Seed for the rows that are sampled by the solver. It does not change the folds, which `cv`
+        defines. None means a fixed seed: the same call returns identical results.
     verbose : 'auto', 0, 1 or 2
-        As in :class:`SVRGClassifier`; a line for each part of the path.
+        As in :class:`GLMClassifier`, with one line per part of the path.
 
     Attributes
     ----------
     C_ : float
         The best C.
     Cs_ : numpy.ndarray of shape (n_cs,)
-        All of them, in the order in which they were given.
+        All Cs, in the order in which they were given.
     l1_ratio_ : float
-        The best share, and `l1_ratios_`, of shape (n_l1_ratios,), all of them.
+        The best share of the L1 penalty.
+    l1_ratios_ : numpy.ndarray of shape (n_l1_ratios,)
+        All shares.
     scores_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
-        Of the held-out rows. All shapes are those of LogisticRegressionCV with
+        Scores on the held-out rows. All shapes are those of LogisticRegressionCV with
         ``use_legacy_attributes=False``.
     coefs_paths_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs, K, p + 1)
-        Coefficients and, last, intercept (without one, p); K is 1 for two classes.
+        Coefficients, with the intercept last (without an intercept, the last dimension is p). K is
+        1 for two classes.
     n_iter_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
-        Snapshots of each point; that of its start counts.
+        Number of snapshots per point, including the one at its start.
     gaps_, decrements_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
-        How far above its optimum each point is: proven, and estimated.
-        Where all folds share one Hessian, a point ends when its *estimate* is as small as `tol`
-        asks; its proven bound may be far larger. `gap_` is that of the last fit.
+        Proven and estimated distance of each point to its optimum. If all folds share one Hessian,
+        a point ends when its *estimate* reaches `tol`; its proven bound may be far larger. `gap_`
+        belongs to the final fit.
     classes_, coef_, intercept_
-        As in :class:`SVRGClassifier`.
+        As in :class:`GLMClassifier`.
     objective_, gap_, decrement_, history_, solver_, why_, stop_reason_
-        Of the last fit; not there with ``refit=False``.
+        As in :class:`GLMClassifier`, for the final fit. They are not set if ``refit=False``.
     n_features_in_, feature_names_in_
-        As in :class:`SVRGClassifier`.
+        As in :class:`GLMClassifier`.
 
     See Also
     --------
-    SVRGClassifier
+    GLMClassifier
 
     Examples
     --------
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from provenglm import SVRGClassifierCV
+    >>> from provenglm import GLMClassifierCV
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> model = SVRGClassifierCV(Cs=5, cv=3).fit(X, y)
+    >>> model = GLMClassifierCV(Cs=5, cv=3).fit(X, y)
     >>> model.scores_.shape
     (3, 1, 5)
     """
@@ -234,13 +237,13 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):
         wrong = ~(strengths > 0)
         if wrong.any():
             raise ValueError(
-                f"Cs must have numbers above 0, got {strengths[np.argmax(wrong)]:g}: each is one "
-                "over the strength of the penalty; inf is for none"
+                f"Cs must have numbers above 0, got {strengths[np.argmax(wrong)]:g}: each is the "
+                "inverse strength of the penalty; inf for no penalty"
             )
         least, weight = float(strengths.min()), problem.sample_weight
         total = len(problem.target) if weight is None else float(weight.sum())
         if math.isinf(self._on_mean(least, total)):
-            raise ValueError(f"Cs has {least:g}, and 1 / C is beyond float64: give a greater C")
+            raise ValueError(f"Cs has {least:g}, and 1 / C overflows float64: give a larger C")
         return np.tile(strengths, (len(ratios), 1))
 
     def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
@@ -285,7 +288,7 @@ class SVRGClassifierCV(CrossValidated, SVRGClassifier):
 
 
 def _codes(given: Labels, labels: Labels) -> NumPyArray:
-    """Return the classes' places; -1 of a class whose samples all have the weight 0."""
+    """Return each row's index in `labels.classes`; -1 if all samples of its class have weight 0."""
     if len(labels.classes) == len(given.classes):
         return labels.codes
     known = np.isin(given.classes, labels.classes)
@@ -293,15 +296,15 @@ def _codes(given: Labels, labels: Labels) -> NumPyArray:
 
 
 def _accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return the share of the rows whose best class is theirs; `codes` are the classes' places."""
+    """Return the accuracy; `codes` are the indices of the true classes."""
     best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
     return float(np.average(best == codes, weights=weight))
 
 
 def _knows_classes(scorer: Any, classes: NumPyArray) -> Any:
-    """Return a scorer of scikit-learn that is told the classes, if its function asks for them.
+    """Return the scorer with `labels` set to the classes, if its function has this parameter.
 
-    As LogisticRegressionCV does: a test set need not have all of them.
+    LogisticRegressionCV does the same, because a test set may lack some classes.
     """
     function = getattr(scorer, "_score_func", None)
     known = inspect.signature(function).parameters if function is not None else ()

@@ -1,4 +1,4 @@
-"""What is shown of a fit: a line a snapshot, and a bar of the digits that are right."""
+"""The progress of a fit: a line per snapshot, and a bar with the number of correct digits."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def show(line: str) -> None:
 
 
 class Progress:
-    """Hears of each snapshot; a context manager, which opens and closes the bar.
+    """Show the progress of a fit; a context manager that opens and closes the bar.
 
-    Lines go to the logger ``provenglm``, or to the standard output if the program has configured no
-    logging. The bar counts the digits that
-    `tol` asks for, because the number of snapshots is not known in advance.
+    Lines go to the logger ``provenglm``, or to the standard output if the program has not
+    configured logging. The bar counts the digits that `tol` asks for, because the number of
+    snapshots is not known in advance.
 
     Parameters
     ----------
     name : str
-        The estimator's class.
+        Name of the estimator's class.
     verbose : 'auto', 0, 1 or 2
-        0 shows nothing, 1 the bar and the lines, 2 the lines, 'auto' the bar on a terminal or in a
-        notebook only, and the lines.
+        0 shows nothing, 1 the bar and the lines, 2 the lines only. 'auto' is 1 in a terminal or a
+        notebook, and 2 elsewhere.
     tol : float
-        The relative gap at which the fit ends.
+        Relative gap at which the fit ends.
     """
 
     def __init__(self, name: str, verbose: Verbose, tol: float) -> None:
@@ -81,12 +81,12 @@ class Progress:
             self._bar.set_postfix_str(f"{record.passes:.0f} passes")
 
     def notice(self, text: str) -> None:
-        """Show what the fit does between two snapshots."""
+        """Show a message about work between two snapshots."""
         if self._is_shown:
             show(f"{self._name}: {text}")
 
     def end(self, solution: Solution) -> None:
-        """Say which way was taken, why, where it ended, and what is proven there."""
+        """Show the method and its reason, why the fit ended, and the distance to the optimum."""
         if self._is_shown:
             where = f"objective {solution.objective:.8g}, "
             where += distance("about", solution.decrement, solution.gap)
@@ -96,14 +96,14 @@ class Progress:
 
     def _digits_of(self, record: Record) -> float:
         done = self._first - record.objective
-        left = min(record.gap, 10 * record.decrement)  # what ends the fit
+        left = min(record.gap, 10 * record.decrement)  # the bound or the estimate, with a margin
         if not (done > 0 and math.isfinite(left)):
             return 0.0
         return math.log10(done / left) if left > 0 else self._digits
 
 
 def _has_bar(verbose: Verbose) -> bool:
-    """Return whether a bar is drawn on the standard error."""
+    """Return whether to show a bar (on the standard error)."""
     if verbose != "auto":
         return verbose == 1
     # In a notebook no stream is a terminal, and tqdm's bar is a widget.
@@ -114,7 +114,7 @@ def _has_bar(verbose: Verbose) -> bool:
 
 
 def line_of(name: str, record: Record) -> str:
-    """Return one line: what it has cost so far, and how near the optimum it is."""
+    """Return one line with the cost so far and the distance to the optimum."""
     line = (
         f"{name}, snapshot {record.iteration}: {record.passes:.1f} passes, {record.seconds:.2f} s, "
         f"objective {record.objective:.8g}"
@@ -125,7 +125,7 @@ def line_of(name: str, record: Record) -> str:
 
 
 def distance(word: str, estimate: float, proven: float) -> str:
-    """Return in words how far a point is above the optimum; an estimate above a proof is none."""
+    """Return the distance to the optimum as text; the bound replaces a larger estimate."""
     estimate = min(estimate, proven)
     if not math.isfinite(estimate):
         return "at a distance from the optimum that is not known yet"

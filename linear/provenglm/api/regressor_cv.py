@@ -1,4 +1,4 @@
-"""SVRGRegressorCV: a regressor that finds its alpha by cross-validation."""
+"""GLMRegressorCV: generalized linear regression with alpha chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.metrics import get_scorer, make_scorer, r2_score
 
-from provenglm.api.estimators import SVRGRegressor, check_smooth
+from provenglm.api.regressor import GLMRegressor, check_smooth
 from provenglm.api.scoring import PointOfPath, score_path, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated, Solve
 from provenglm.api.validation import (
@@ -30,28 +30,29 @@ from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
-__all__ = ["SVRGRegressorCV"]
+__all__ = ["GLMRegressorCV"]
 
 _GREATEST, _LEAST = 4, -4
-"""Powers of ten between which a number of alphas is spread, beside the *sum* of the losses."""
+"""Exponents of the largest and the smallest alpha of the default grid, for the *sum* of losses."""
 
 _OF_THE_GREATEST = 1e-3
-"""The least of a number of alphas with an L1 share, as in LassoCV."""
+"""Ratio of the smallest to the largest alpha of the grid with an L1 penalty, as in LassoCV."""
 
 
-class _RegressorAtPoint(PointOfPath, SVRGRegressor):
-    """The regressor at a point of the path."""
+class _RegressorAtPoint(PointOfPath, GLMRegressor):
+    """A regressor with the coefficients of one point of the path."""
 
 
 @dataclass(frozen=True)
 class _Numbers(CheckedData):
-    """What is fitted.
+    """The checked data of a regressor.
 
     Attributes
     ----------
     at_point : PointOfPath
+        The estimator that scorers get.
     scorer : callable
-        Where there is no `scoring`.
+        The scorer if `scoring` is None.
     """
 
     at_point: PointOfPath
@@ -72,78 +73,81 @@ class _Numbers(CheckedData):
     ) -> list[float]:
         problem, target = self.problem, self.target
         if not problem.loss.has_logarithm:
-            # A scorer's checks of its arguments would take longer than the path of a small problem.
+            # On small problems the input checks of scikit-learn's scorer take longer than the path.
             each = scores_of_points(problem, test, path)
             return [_r2(target[test], scores[:, 0], weight) for scores in each]
         params = {} if weight is None else {"sample_weight": weight}
         return score_path(self.scorer, self.at_point, problem, test, target, path, params)
 
 
-class SVRGRegressorCV(CrossValidated, SVRGRegressor):
-    """Linear regression that finds its alpha by cross-validation; every point proven or estimated.
+class GLMRegressorCV(CrossValidated, GLMRegressor):
+    """Generalized linear regression with alpha chosen by cross-validation.
 
-    What :class:`sklearn.linear_model.ElasticNetCV` is to ElasticNet, for every loss of
-    :class:`SVRGRegressor`: for each fold the optima for all `alphas`, each from the one before it,
-    their scores on the held-out rows, and a last fit on all rows with the best alpha. Folds are
-    read as :class:`SVRGClassifierCV` says.
+    It is to :class:`GLMRegressor` what :class:`sklearn.linear_model.ElasticNetCV` is to ElasticNet,
+    for every loss. For each fold, all `alphas` are fitted one after the other, each from the
+    optimum of the one before, and scored on the held-out rows. The final fit uses all rows and the
+    best alpha. Folds are read as described in :class:`GLMClassifierCV`.
 
     Parameters
     ----------
     loss : {'squared', 'huber', 'poisson', 'gamma', 'tweedie'}
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
     alphas : int or list of float, default 10
-        The strengths of the penalty beside the *mean* loss, each at least 0. A number of them is
-        spread evenly in the logarithm. With an L1 share they go from the least alpha that leaves
-        all coefficients 0 to a thousandth of it, as in ElasticNetCV; else from 1e4 / S to
-        1e-4 / S, with S the sum of the weights: 1 / (C S) for SVRGClassifierCV's Cs.
+        Strengths of the penalty on the *mean* loss, each at least 0. An integer is the number of
+        values on a logarithmic grid. With an L1 penalty the grid goes from the smallest alpha with
+        all coefficients 0 to a thousandth of it, as in ElasticNetCV. Otherwise it goes from 1e4 / S
+        to 1e-4 / S, where S is the sum of the weights; this is 1 / (C S) for the Cs of
+        GLMClassifierCV.
     l1_ratios : sequence of float, default (0.0,)
-        The shares of the penalty that are on sizes instead of squares, from 0 to 1; all of them are
-        tried with all `alphas`. For Huber's loss 0.
+        Shares of the L1 penalty, from 0 to 1. Each is combined with each of the `alphas`. For
+        Huber's loss only 0 is possible.
     epsilon, power, fit_intercept
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
     cv : int, splitter or iterable, default None
-        An integer is the number of folds, of consecutive rows; None is 5; a splitter of
-        scikit-learn, which may look at X, unless it is of Chunks; or pairs of training and test
-        indices.
+        An integer is the number of folds of consecutive rows; None means 5. Other possibilities are
+        a splitter of scikit-learn, and an iterable of pairs of training and test indices. For
+        Chunks the splitter must not read X.
     scoring : str, callable or None
-        By which a point is judged on held-out rows: a name of scikit-learn's, a callable
-        ``scorer(estimator, X, y)``; None is what `score` of :class:`SVRGRegressor` returns: R^2, or
-        the share of the deviance that is explained.
+        The score on held-out rows: a name known to scikit-learn, or a callable
+        ``scorer(estimator, X, y)``. None means the `score` of :class:`GLMRegressor`: R^2, or the
+        explained deviance.
     refit, tol, max_iter, max_time, n_jobs, random_state, verbose
-        As in :class:`SVRGClassifierCV`.
+        As in :class:`GLMClassifierCV`.
 
     Attributes
     ----------
     alpha_ : float
         The best alpha.
     alphas_ : numpy.ndarray of shape (n_alphas,) or (n_l1_ratios, n_alphas)
-        All of them, in the order in which they were given; a number of them from the greatest to
-        the least. Of two dimensions where each ratio has its own, as in ElasticNetCV.
+        All alphas, in the order in which they were given; a grid goes from the largest to the
+        smallest. It has two dimensions if each ratio has its own grid, as in ElasticNetCV.
     l1_ratio_ : float
-        The best share, and `l1_ratios_`, of shape (n_l1_ratios,), all of them.
+        The best share of the L1 penalty.
+    l1_ratios_ : numpy.ndarray of shape (n_l1_ratios,)
+        All shares.
     scores_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_alphas)
-        Of the held-out rows.
+        Scores on the held-out rows.
     coefs_paths_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_alphas, 1, p + 1)
-        Coefficients and, last, intercept (without one, p).
+        Coefficients, with the intercept last (without an intercept, the last dimension is p).
     n_iter_, gaps_, decrements_
-        Of each point, as in :class:`SVRGClassifierCV`.
+        As in :class:`GLMClassifierCV`.
     coef_, intercept_
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
     scale_, objective_, gap_, decrement_, history_, solver_, why_, stop_reason_
-        Of the last fit; not there with ``refit=False``.
+        As in :class:`GLMRegressor`, for the final fit. They are not set if ``refit=False``.
     n_features_in_, feature_names_in_
-        As in :class:`SVRGRegressor`.
+        As in :class:`GLMRegressor`.
 
     See Also
     --------
-    SVRGRegressor
+    GLMRegressor
 
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from provenglm import SVRGRegressorCV
+    >>> from provenglm import GLMRegressorCV
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = SVRGRegressorCV(alphas=5, cv=3).fit(X, y)
+    >>> model = GLMRegressorCV(alphas=5, cv=3).fit(X, y)
     >>> model.scores_.shape
     (3, 1, 5)
     """
@@ -201,7 +205,8 @@ class SVRGRegressorCV(CrossValidated, SVRGRegressor):
         if wrong.any():
             raise ValueError(
                 "alphas must have finite numbers of at least 0, got "
-                f"{strengths[np.argmax(wrong)]:g}: each is a strength of the penalty; 0 is for none"
+                f"{strengths[np.argmax(wrong)]:g}: each is a strength of the penalty; 0 for no "
+                "penalty"
             )
         return np.tile(strengths, (len(ratios), 1))
 
@@ -240,7 +245,7 @@ class SVRGRegressorCV(CrossValidated, SVRGRegressor):
 
 
 def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
-    """Return `count` alphas, from the greatest to the least."""
+    """Return a grid of `count` alphas, from the largest to the smallest."""
     if ratio == 0:
         weight = problem.sample_weight
         total = len(problem.target) if weight is None else float(weight.sum())
@@ -250,10 +255,9 @@ def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
 
 
 def _greatest_slope(problem: Problem) -> float:
-    """Return how fast the mean loss falls with a coefficient, at most, where all of them are 0."""
+    """Return the largest absolute derivative of the mean loss if all coefficients are 0."""
     loss, target, share = problem.loss, problem.target, problem.shares()
-    offset = problem.offset
-    best = np.zeros(())
+    offset, best = problem.offset, np.zeros(())
     if problem.fit_intercept:
         best = best_intercept(loss, target, share, offset)
     scores = np.broadcast_to(best, target.shape) if offset is None else best + offset
@@ -264,7 +268,7 @@ def _greatest_slope(problem: Problem) -> float:
 
 
 def _r2(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return the share of the variance that is explained."""
+    """Return R^2."""
     target = np.asarray(target, np.float64)
     rest = np.average(np.square(target - scores), weights=weight)
     mean = np.average(target, weights=weight)
@@ -277,7 +281,7 @@ def _r2(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> fl
 def _d2(
     y_true: NumPyArray, y_pred: NumPyArray, *, loss: Loss, sample_weight: NumPyArray | None = None
 ) -> float:
-    """Return the share of the deviance that is explained."""
-    # What has underflowed has a logarithm, too.
+    """Return D^2, the explained deviance."""
+    # A prediction that has underflowed to 0 needs a finite logarithm.
     scores = np.log(np.maximum(y_pred, np.finfo(np.float64).tiny))
     return explained_deviance(loss, np.asarray(y_true, np.float64), scores, sample_weight)

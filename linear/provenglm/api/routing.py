@@ -1,4 +1,4 @@
-"""Where metadata go, and the score by a scorer of the user's choice."""
+"""RoutedScoring: metadata routing and `score` of the estimators with cross-validation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provenglm.types import NumPyArray
 
 
 class RoutedScoring(LinearEstimator):
-    """What an estimator with `cv` and `scoring` needs of scikit-learn's metadata routing."""
+    """Mixin for estimators with `cv` and `scoring` that supports metadata routing."""
 
     cv: object
     scoring: str | Callable[..., float] | None
@@ -36,13 +36,13 @@ class RoutedScoring(LinearEstimator):
     def _own_scorer(self) -> Any:
         """Return the scorer for ``scoring=None``."""
 
-    # Given to `score`, it is the scorer's.
+    # `score` passes sample_weight on to the scorer.
     __metadata_request__score: ClassVar = {"sample_weight": metadata_routing.UNUSED}
 
     def _routed(
         self, weight: NumPyArray | None, params: Mapping[str, object]
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return what goes to the splitter and what to the scorer."""
+        """Return the parameters of the splitter and those of the scorer."""
         if _routing_enabled():
             routed = process_routing(self, "fit", sample_weight=weight, **params)
             return routed.splitter.split, routed.scorer.score
@@ -56,20 +56,20 @@ class RoutedScoring(LinearEstimator):
         offset: object = None,
         **score_params: object,
     ) -> float:
-        """Return the score by `scoring`.
+        """Return the score on the given data, as defined by `scoring`.
 
         Parameters
         ----------
         X : array-like of shape (n, p)
             As in `fit`.
         y : array-like of shape (n,)
-            The true labels or values.
+            True labels or values.
         sample_weight : array-like of shape (n,), optional
-            Their weights.
+            Sample weights.
         offset : array-like of shape (n,) or (n, K), optional
-            As in `fit`. A scorer of your own gets it for all rows of `X` together.
+            As in `fit`. The scorer gets predictions with the offset.
         **score_params : dict
-            For the scorer, with metadata routing alone.
+            Parameters of the scorer. They need metadata routing.
         """
         _raise_for_params(score_params, self, "score")
         name, n = type(self).__name__, _num_samples(X)
@@ -84,17 +84,18 @@ class RoutedScoring(LinearEstimator):
             own = score_params
         model = self
         if offset is not None or self._without_offset is not None:
-            # A scorer hands X to the estimator, which then knows the scores with their offsets.
+            # The scorer passes X to the estimator, which then knows the scores with the offset.
             model = copy(self)
             model._known = X, self._with_offset(X, offset, "score")
         return float(self._scorer()(model, X, y, **own))
 
     def get_metadata_routing(self) -> MetadataRouter:
-        """Return where metadata go: to the splitter, and to the scorer.
+        """Return the metadata routing of this estimator, for the splitter and the scorer.
 
         Returns
         -------
         sklearn.utils.metadata_routing.MetadataRouter
+            The router.
         """
         to_scorer = MethodMapping().add(caller="score", callee="score")
         to_scorer = to_scorer.add(caller="fit", callee="score")
@@ -112,5 +113,5 @@ class RoutedScoring(LinearEstimator):
         if self.scoring is not None:
             return get_scorer(self.scoring)
         scorer = self._own_scorer()
-        # Weights count in this score without a request, as they do in the fits.
+        # The default score uses weights without a request, as the fits do.
         return scorer.set_score_request(sample_weight=True) if _routing_enabled() else scorer

@@ -1,4 +1,4 @@
-"""Scores of held-out rows along a path: the data are read once for many points."""
+"""Scores of held-out rows along a path; the data are read once for many points."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from provenglm.types import NumPyArray
 
 
 class HeldOut:
-    """Rows of a test set, of which a point of the path knows the scores already.
+    """A stand-in for the rows of a test set whose scores are already known.
 
-    In place of a copy of them for the scorers of scikit-learn, which hand X to the estimator and do
-    not look at it.
+    scikit-learn's scorers pass X to the estimator and do not read it, so they need no copy.
     """
 
     def __init__(self, rows: NumPyArray, width: int) -> None:
@@ -34,10 +33,10 @@ class HeldOut:
 
 
 class PointOfPath(LinearEstimator):
-    """What an estimator needs to stand for a point of the path, as scorers see it."""
+    """Base class of an estimator that scorers see as one point of the path."""
 
     def at(self, point: PathPoint, rows: object, scores: NumPyArray) -> PointOfPath:
-        """Become that point, whose scores of the held-out rows are known."""
+        """Set the coefficients to those of `point`; `scores` belong to the held-out rows."""
         self._keep(point.coef, point.intercept)
         self.n_features_in_ = len(point.coef)
         self._known = rows, scores
@@ -47,7 +46,7 @@ class PointOfPath(LinearEstimator):
 def scores_of_points(
     problem: Problem, rows: NumPyArray, points: Sequence[PathPoint]
 ) -> Iterator[NumPyArray]:
-    """Yield each point's scores of some rows, with offsets: (len(rows), K) and float64."""
+    """Yield the scores of each point for the given rows, with offsets: (len(rows), K), float64."""
     features, outputs = problem.features, points[0].coef.shape[1]
     offset = None
     if problem.offset is not None:
@@ -57,7 +56,7 @@ def scores_of_points(
         part = points[first : first + together]
         coef = np.hstack([point.coef for point in part])
         table = np.empty((len(rows), coef.shape[1]))
-        # Of sparse rows there are no zeros to copy.
+        # Copies of sparse rows have no zeros, so blocks can be larger.
         width = 1 if issparse(features) else coef.shape[0]
         size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // width)
         for start in range(0, len(rows), size):
@@ -70,7 +69,7 @@ def scores_of_points(
 
 
 def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
-    """Return rows by their indices; sparse ones stay sparse."""
+    """Return rows by their indices; sparse rows stay sparse."""
     if issparse(features):
         taken = features[rows]
         return taken if dtype is None else taken.astype(dtype)
@@ -88,20 +87,24 @@ def score_path(
     points: Sequence[PathPoint],
     params: Mapping[str, Any],
 ) -> list[float]:
-    """Return what a scorer says of each point on the rows of a test set, for which `model` stands.
+    """Return the score of each point on the rows of a test set.
 
     Parameters
     ----------
+    model : PointOfPath
+        The estimator that the scorer gets, set to each point in turn.
     problem : Problem
-        Of all rows.
+        All rows.
+    test : numpy.ndarray
+        Indices of the rows of the test set.
     target : numpy.ndarray, (n,)
-        Of all rows, as it was given.
+        The labels or values of all rows that the user gave.
     params : mapping
-        For the scorer: of the test rows.
+        Parameters of the scorer, for the test rows.
     """
     features, is_of_sklearn = problem.features, hasattr(scorer, "_score_func")
     rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
-    # If a scorer of the user's own looks at other rows, it is told that they have no offset.
+    # A custom scorer that predicts other rows than these gets a warning: they have no offset.
     model._keep_offset(problem.offset)
     return [
         float(scorer(model.at(point, rows, scores), rows, target[test], **params))

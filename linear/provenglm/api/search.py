@@ -1,4 +1,4 @@
-"""Estimators that find the strength of their penalty by cross-validation, along a path."""
+"""CrossValidated: the base class of estimators that choose their penalty by cross-validation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Solve = Callable[[Problem, Settings, "Start | None"], Solution]
-"""From a problem, its settings and a start to its solution."""
+"""A function from a problem, its settings and a start to its solution."""
 
 _OF_THE_LAST_FIT = (
     *("objective_", "gap_", "decrement_", "history_"),
@@ -50,18 +50,18 @@ _OF_THE_LAST_FIT = (
 
 @dataclass(frozen=True)
 class CheckedData:
-    """What is fitted, and how it is scored.
+    """The checked data of a cross-validation, and how a point of the path is scored on them.
 
     Attributes
     ----------
     problem : Problem
-        Without a penalty.
+        The problem without a penalty.
     target : numpy.ndarray, (n,)
-        As it was given.
+        The labels or values that the user gave.
     weight : numpy.ndarray, (n,), or None
-        As it was given.
+        The sample weights that the user gave.
     classes : numpy.ndarray, (K,), or None
-        Of labels, without those whose samples all have the weight 0.
+        For classifiers: the labels, without classes whose samples all have weight 0.
     """
 
     problem: Problem
@@ -75,24 +75,24 @@ class CheckedData:
 
     @abstractmethod
     def model(self) -> PointOfPath:
-        """Return an estimator that can stand for any point of a path."""
+        """Return an estimator that can be set to any point of a path."""
 
     @abstractmethod
     def own_scores(
         self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
     ) -> list[float]:
-        """Return the score of each point on the test rows, where there is no `scoring`."""
+        """Return the score of each point on the test rows if `scoring` is None."""
 
     def scores(
         self, scorer: Any, path: Sequence[PathPoint], test: NumPyArray, params: Mapping[str, Any]
     ) -> list[float]:
-        """Return the score of each point on the test rows; `params` are those of all rows."""
+        """Return the score of each point on the test rows; `params` are for all rows."""
         if scorer is None:
             weight = None if self.weight is None else self.weight[test]
             if weight is not None and not weight.any():
                 raise ValueError(
-                    "cv gives a fold whose test rows all have the sample_weight 0, and their score "
-                    "is not defined: leave such rows out before, or shuffle the folds"
+                    "cv gives a fold whose test rows all have sample_weight 0, so their score is "
+                    "not defined: drop these rows first, or shuffle the folds"
                 )
             return self.own_scores(path, test, weight)
         params = _check_method_params(np.empty((len(self.target), 0)), params, indices=test)
@@ -100,27 +100,27 @@ class CheckedData:
 
 
 class CrossValidated(RoutedScoring):
-    """What the estimators share that choose a penalty by cross-validation.
+    """Base class of :class:`GLMClassifierCV` and :class:`GLMRegressorCV`.
 
-    A subclass has the arguments, and says what is checked, solved and scored.
+    A subclass defines the parameters, the checks of the data, the solver and the default scorer.
     """
 
     l1_ratios: Sequence[float]
     refit: bool
     n_jobs: int | None
 
-    # What the base class reads, and is no argument here.
+    # The base class reads these; here they are not parameters.
     l1_ratio = 0.0
     warm_start = False
     metric = "auto"
 
     strength: ClassVar[str]
-    """What a strength of the penalty is called: ``C`` of the argument ``Cs``."""
+    """Name of the strength of the penalty: ``C`` for the parameter ``Cs``."""
 
     @staticmethod
     @abstractmethod
     def _on_mean(strength: float, total: float) -> float:
-        """Return the penalty beside the mean loss, of weights whose sum is `total`."""
+        """Return the penalty on the mean loss, for weights whose sum is `total`."""
 
     @abstractmethod
     def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
@@ -130,11 +130,11 @@ class CrossValidated(RoutedScoring):
     def _grid(
         self, strengths: int | NumPyArray, ratios: NumPyArray, problem: Problem
     ) -> NumPyArray:
-        """Return the checked strengths for each ratio, (n_l1_ratios, n_strengths)."""
+        """Return the checked strengths for each ratio, of shape (n_l1_ratios, n_strengths)."""
 
     @abstractmethod
     def _solver(self) -> Solve:
-        """Return what solves the last fit."""
+        """Return the function that solves the final fit."""
 
     @all_or_nothing
     def fit(
@@ -145,39 +145,39 @@ class CrossValidated(RoutedScoring):
         offset: object = None,
         **params: object,
     ) -> Self:
-        """Find the optima of all folds and penalties, and of all rows with the best penalty.
+        """Fit every fold with every penalty, then all rows with the best penalty.
 
-        Ctrl-C ends it with KeyboardInterrupt; nothing of it is kept, what an earlier fit found is.
+        Ctrl-C raises KeyboardInterrupt, and the estimator keeps the results of its previous fit.
 
         Parameters
         ----------
         X : array-like of shape (n, p)
-            As in :class:`SVRGClassifier`.
+            As in :class:`GLMClassifier`.
         y : array-like of shape (n,)
-            Labels, of a regressor numbers.
+            Labels for a classifier, numbers for a regressor.
         sample_weight : array-like of shape (n,), optional
-            Not negative. It counts in the fits, and in the scores as well.
+            Non-negative weights. They are used in the fits and in the scores.
         offset : array-like of shape (n,), for three or more classes (n, K), optional
-            What is added to the scores: of training rows and of held-out rows.
+            Numbers added to the scores of the training rows and of the held-out rows.
         **params : dict
-            For splitter and scorer, such as ``groups``: with
-            ``sklearn.set_config(enable_metadata_routing=True)`` alone.
+            Parameters for the splitter and the scorer, such as ``groups``. They need
+            ``sklearn.set_config(enable_metadata_routing=True)``.
 
         Returns
         -------
-        SVRGClassifierCV or SVRGRegressorCV
-            Itself.
+        GLMClassifierCV or GLMRegressorCV
+            The fitted estimator.
 
         Raises
         ------
         TypeError, ValueError
-            As in `fit` without cross-validation; if a fold's training rows have no finite optimum,
-            as those that lack a class; if no score is a number.
+            As in `fit` without cross-validation. Also if the training rows of a fold have no finite
+            optimum, for example because they lack a class, or if all scores are NaN.
 
         Warns
         -----
         sklearn.exceptions.ConvergenceWarning
-            If a point of the path, or the last fit, is not as near its optimum as `tol` asks.
+            If a point of the path or the final fit does not reach `tol`.
         """
         _raise_for_params(params, self, "fit")
         strengths = checked_strengths(self.strength, getattr(self, f"{self.strength}s"))
@@ -198,11 +198,11 @@ class CrossValidated(RoutedScoring):
         for fold, total in enumerate(folds.totals):
             if not total > 0:
                 raise ValueError(
-                    f"the training rows of fold {fold} all have the sample_weight 0, and there is "
-                    "nothing to fit: leave such rows out before, or shuffle the folds"
+                    f"the training rows of fold {fold} all have sample_weight 0, so there is "
+                    "nothing to fit: drop these rows first, or shuffle the folds"
                 )
         data.check_folds(folds)
-        # Of each fold, with each ratio: the points of all strengths.
+        # A list per ratio, with a list per fold, with the points for all strengths.
         by_ratio = [
             self._paths(replace(folds, l1_ratio=ratio), of_ratio, deadline)
             for ratio, of_ratio in zip(ratios, grid, strict=True)
@@ -222,14 +222,14 @@ class CrossValidated(RoutedScoring):
         return self
 
     def _deadline(self) -> float:
-        """Return when `max_time` is over."""
+        """Return the time at which `max_time` is over."""
         if self.max_time is None:
             return math.inf
-        meaning = "the seconds after which the fit ends"
+        meaning = "maximum time of the fit in seconds"
         return time.perf_counter() + check_number("max_time", self.max_time, meaning, 0, above=True)
 
     def _paths(self, folds: Folds, strengths: NumPyArray, deadline: float) -> list[list[PathPoint]]:
-        """Return the points of each fold, in the order of the strengths as they were given."""
+        """Return the points of each fold, in the order of `strengths`."""
         name = type(self).__name__
         verbose = check_verbose(self.verbose)
         progress = Progress(name, 0, self._checked_tol())
@@ -259,7 +259,7 @@ class CrossValidated(RoutedScoring):
         scores: NumPyArray,
         deadline: float,
     ) -> None:
-        """Keep the paths, and the best strength and ratio with their coefficients."""
+        """Choose the best strength and ratio, fit all rows with them, and set the attributes."""
         problem = folds.problem
         if self.refit:
             places = [best_of(scores.mean(axis=0))] * len(paths)
@@ -277,7 +277,7 @@ class CrossValidated(RoutedScoring):
             total = len(problem.target) if weight is None else float(weight.sum())
             penalty = self._on_mean(strength, total)
             last = replace(problem, l2=penalty * (1 - ratio), l1=penalty * ratio)
-            # Where that is exact Newton, it would save nothing.
+            # Newton's method on all rows gains nothing from a start.
             start = None if is_small(problem) else (coef, intercept)
             solution = self._refitted(last, start, deadline)
             coef, intercept = solution.coef, solution.intercept
@@ -316,7 +316,7 @@ def _row(point: PathPoint, with_intercept: bool) -> NumPyArray:
 
 
 def _furthest(paths: list[list[PathPoint]], name: str, strengths: NumPyArray) -> str:
-    """Return which points are not as near as asked, in words; nothing where all are."""
+    """Return a text about the points that did not reach `tol`; empty if all did."""
     far = [
         (point.decrement, fold, strengths[k], point.reason)
         for fold, path in enumerate(paths)

@@ -1,4 +1,4 @@
-"""The arguments of a cross-validation: which penalties, and which rows are in which fold."""
+"""The parameters of a cross-validation: grid of penalties and folds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from provenglm.types import NumPyArray
 
 
 def checked_strengths(one: str, values: object) -> int | NumPyArray:
-    """Return strengths of the penalty, (n_strengths,) in float64, or how many there shall be.
+    """Return the strengths of the penalty, (n_strengths,) in float64, or their number.
 
     Parameters
     ----------
     one : str
-        What one of them is called; the argument is called the same with an s.
+        Name of one strength. With an s it is the name of the parameter.
     values : object
-        What was given.
+        The value that the user gave.
     """
     name = f"{one}s"
     if isinstance(values, numbers.Integral) and not isinstance(values, bool):
@@ -46,8 +46,8 @@ def checked_strengths(one: str, values: object) -> int | NumPyArray:
 
 
 def checked_ratios(ratios: object) -> NumPyArray:
-    """Return the shares of the L1 penalty, (n_l1_ratios,) in float64."""
-    message = f"l1_ratios must be a list of numbers from 0 to 1, got {ratios!r}: (0.0,) is L2 alone"
+    """Return the checked shares of the L1 penalty, (n_l1_ratios,) in float64."""
+    message = f"l1_ratios must be a list of numbers from 0 to 1, got {ratios!r}: (0.0,) is L2 only"
     try:
         shares = np.array(values_of("l1_ratios", ratios, "they are numbers"), dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -60,25 +60,25 @@ def checked_ratios(ratios: object) -> NumPyArray:
 
 
 def indices_of(rows: Iterable[int], n: int) -> NumPyArray:
-    """Return indices, of a mask those where it is set."""
+    """Return `rows` as non-negative indices; it may be a mask."""
     places = np.asarray(rows)
     if places.dtype == np.bool_:
         places = np.flatnonzero(places)
     if places.ndim != 1 or len(places) == 0 or places.dtype.kind not in "iu":
         raise ValueError(
-            f"cv gives indices of the dtype {places.dtype} and the shape {places.shape}, and a "
+            f"cv gives indices of the dtype {places.dtype} and the shape {places.shape}, but a "
             "fold needs training and test rows: give at least one of each, in arrays of integers"
         )
     if places.min() < -n or places.max() >= n:
         raise ValueError(
-            f"cv gives indices from {places.min()} to {places.max()}, and X has {n} rows: were "
-            "they made for other data?"
+            f"cv gives indices from {places.min()} to {places.max()}, but X has {n} rows: give "
+            "splits of these data"
         )
     return np.where(places < 0, places + n, places) if places.min() < 0 else places
 
 
 class _Unread:
-    """What a splitter gets for rows on disk: their number, and an error if it looks at them."""
+    """A stand-in for rows on disk: it has a length, and raises if a splitter reads the rows."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -88,10 +88,10 @@ class _Unread:
         return self.shape[0]
 
     def __getitem__(self, *_: object, **__: object) -> NoReturn:
-        """Refuse."""
+        """Raise a TypeError."""
         raise TypeError(
-            "cv looks at the rows of X, and those of Chunks are not read for it: give pairs of "
-            "training and test indices as cv"
+            "cv reads the rows of X, which is not possible for Chunks: give pairs of training and "
+            "test indices as cv"
         )
 
     __array__ = __getitem__
@@ -104,7 +104,7 @@ def splits_of(
     params: Mapping[str, object],
     is_classifier: bool,
 ) -> tuple[list[NumPyArray], list[NumPyArray]]:
-    """Return of each fold how often each row is trained on, and the indices of its test rows."""
+    """Return, per fold, how often it trains on each row, and the indices of its test rows."""
     n = len(target)
     rows = _Unread(features.shape) if isinstance(features, Chunks) else features
     splitter = check_cv(cv, target, classifier=is_classifier)
@@ -114,29 +114,29 @@ def splits_of(
         tests.append(indices_of(test, n).astype(np.min_scalar_type(n), copy=False))
     if not counts:
         raise ValueError(
-            f"cv is {cv!r}, which gives no fold: give at least one pair of training and test "
+            f"cv is {cv!r}, which has no folds: give at least one pair of training and test "
             "indices, or a number of folds"
         )
     return counts, tests
 
 
 def counts_of(train: NumPyArray, n: int) -> NumPyArray:
-    """Return how often each row is in a training set, in as few bytes as will do."""
+    """Return how often each row is in a training set, in the smallest possible dtype."""
     counts = np.bincount(train, minlength=n)
     return counts.astype(np.min_scalar_type(int(counts.max())))
 
 
 def best_of(scores: NumPyArray) -> tuple[int, int]:
-    """Return the places of strength and ratio of the greatest score, of (n_l1_ratios, n_strengths).
+    """Return the indices of strength and ratio with the best score, of (n_l1_ratios, n_strengths).
 
-    The first strength has it of equal ones, then the first ratio, as in LogisticRegressionCV; NaN
-    is none.
+    Among equal scores the first strength wins, then the first ratio, as in LogisticRegressionCV.
+    NaN is ignored.
     """
     if np.isnan(scores).all():
         raise ValueError(
-            "no point of the path has a score that is a number: the scorer is not defined on the "
-            "folds' test rows (of one class or of one row, for example); take other folds or "
-            "another scoring"
+            "all scores of the path are NaN: the scorer is not defined on the test rows of the "
+            "folds (for example, they have one class or one row); use other folds or another "
+            "scoring"
         )
     k, r = np.unravel_index(int(np.nanargmax(scores.T)), scores.T.shape)
     return int(k), int(r)

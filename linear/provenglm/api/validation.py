@@ -1,8 +1,9 @@
-"""What the estimators are given: checked once, and refused in one sentence with the way out.
+"""Validation of X, y, weights and offsets.
 
-scikit-learn's own functions do what they can do: conversion, shapes, feature names. What they leave
-open is here: where the first NaN stands, which label or weight is wrong. Features keep their dtype
-and order: 8-bit pixels stay 8-bit pixels, and are never copied as a whole.
+scikit-learn's own functions do the conversion and check shapes and feature names. This module adds
+messages that say where the first NaN is, or which label or weight is wrong, and what to do.
+Features keep their dtype and memory order: 8-bit pixels stay 8-bit pixels and are never copied as a
+whole.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from provenglm.types import NumPyArray
 
 try:
     from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn 1.5 has it as a method
+except ImportError:  # in scikit-learn 1.5 it is a method
 
     def validate_data(  # type: ignore[no-untyped-def]
         estimator, /, X, *, reset, dtype, accept_sparse, ensure_all_finite
     ):
-        """Do as scikit-learn 1.6 and later."""
+        """Validate as scikit-learn 1.6 and later."""
         return estimator._validate_data(
             X,
             reset=reset,
@@ -46,27 +47,28 @@ except ImportError:  # scikit-learn 1.5 has it as a method
         )
 
 
-# If least and greatest label are further apart, the labels are sorted instead of counted.
 _LABELS_TO_COUNT = 1 << 20
-# The squares of 1e-140 and 1e140, and sums of them, have all digits of float64.
+"""Labels are sorted, not counted, if the smallest and the largest differ by more than this."""
+
 _NUMPY_2 = re.compile(r"np\.\w+\((.*)\)")
-"""NumPy 2 writes ``np.str_('many')``, and NumPy 1 ``'many'``."""
+"""NumPy 2 writes ``np.str_('many')`` where NumPy 1 writes ``'many'``."""
 
 _LEAST_TO_SQUARE = 1e-140
 
 _FARTHEST = 100.0
-"""From the mean, of offsets that are logarithms: exp() of it and of targets is within float64."""
+"""Distance from the mean up to which exp() of an offset, times a target, is within float64."""
+"""Squares of numbers from this to its inverse, and their sums, do not underflow or overflow."""
 
 
 class Labels(NamedTuple):
-    """The labels of a classifier, as numbers.
+    """The labels of a classifier, encoded as integers.
 
     Attributes
     ----------
     classes : numpy.ndarray of shape (K,)
-        The distinct labels, sorted, in the dtype that they were given in.
-    codes : numpy.ndarray of shape (n,), whole numbers
-        The place of each sample's label in `classes`.
+        The distinct labels, sorted, in the dtype of y.
+    codes : numpy.ndarray of shape (n,), integers
+        The index of each sample's label in `classes`.
     """
 
     classes: NumPyArray
@@ -74,26 +76,26 @@ class Labels(NamedTuple):
 
 
 def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
-    """Return `X` as an array or CSR matrix of shape (n, p), not copied if it is one of numbers.
+    """Return `X` as an array or CSR matrix of shape (n, p), without a copy if it is numeric.
 
-    Chunks are returned as they are, and what is on disk is read in blocks.
+    Chunks are returned as they are, and data on disk are read in blocks.
 
     Parameters
     ----------
     estimator : BaseEstimator
         Its ``n_features_in_`` and ``feature_names_in_`` are set or compared.
     X : array-like or sparse matrix of shape (n, p)
-        Numbers or booleans of any dtype. Columns of several dtypes, as in a frame, get their common
-        dtype; objects become float64. Of sparse matrices and arrays CSR is taken as it is, others
-        by one copy; see :func:`provenglm.rows.csr_checks.canonical`.
+        Numbers or booleans of any dtype. Columns of different dtypes, as in a frame, get their
+        common dtype; objects become float64. A sparse matrix or array in CSR format is used as it
+        is, other formats are copied once; see :func:`provenglm.rows.csr_checks.canonical`.
     reset : bool
-        True in ``fit``; False when `X` has to agree with what ``fit`` saw.
+        True in ``fit``. If False, `X` must have the columns of ``fit``.
 
     Raises
     ------
     ValueError
-        If it is empty, complex, or not of two dimensions, if its columns are not those of ``fit``,
-        if it has NaN or infinity, or, in ``fit``, numbers beyond 1e140.
+        If it is empty, complex or not two-dimensional, if its columns are not those of ``fit``, if
+        it contains NaN or infinity or, in ``fit``, numbers beyond 1e140.
     """
     name = type(estimator).__name__
     if isinstance(X, Chunks) and X.is_sparse:
@@ -125,8 +127,8 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
             )
             if where is not None:
                 raise ValueError(
-                    f"X has {where}, and the squares of such numbers are beyond float64: divide "
-                    "the column by its greatest number; its coefficient is then in these units"
+                    f"X has {where}, and the square of such a number overflows float64: divide the "
+                    "column by its largest number; its coefficient is then in these units"
                 )
     return features
 
@@ -134,26 +136,26 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
 def check_target(
     name: str, y: object, features: Data, weight: NumPyArray | None, loss: Loss
 ) -> NumPyArray:
-    """Return the target of a regressor, of shape (n,) and float64.
+    """Return the target of a regressor, of shape (n,), in float64.
 
     Parameters
     ----------
     name : str
-        The estimator's class.
+        Name of the estimator's class.
     y : array-like of shape (n,)
-        Finite numbers; a column of shape (n, 1) is taken with a DataConversionWarning.
+        Finite numbers. A column of shape (n, 1) is accepted with a DataConversionWarning.
     features : numpy.ndarray or CSR matrix of shape (n, p)
-        `y` has to be as long.
+        The features, which `y` must match in length.
     weight : numpy.ndarray of shape (n,), or None
-        As :func:`check_weight` returns it.
+        The result of :func:`check_weight`.
     loss : Loss
-        It checks what it needs beside. For all but Huber's, squares must be within float64.
+        It makes further checks. For all losses but Huber's, squares must not overflow float64.
 
     Raises
     ------
     ValueError
-        If it is missing, not of one dimension, of another length, not of finite numbers, or not
-        what the loss needs.
+        If it is missing, not one-dimensional, of another length or not finite, or if the loss does
+        not accept it.
     """
     target = check_numbers(name, y, features.shape[0])
     if not loss.needs_all_targets:
@@ -163,14 +165,14 @@ def check_target(
 
 
 def check_numbers(name: str, y: object, n: int) -> NumPyArray:
-    """Return the targets of n rows as float64, (n,); raise ValueError if they are no numbers."""
+    """Return y for n rows as float64, (n,); raise a ValueError if it is not numeric."""
     return _as_float64("y", _as_column(name, y, n, "needs numbers"))
 
 
 def check_scored_labels(name: str, y: object, n: int) -> NumPyArray:
-    """Return the true labels of n rows, (n,), as those of a fit are read.
+    """Return the true labels of n rows, (n,), converted as in a fit.
 
-    The parameters, and what is raised, are as for :func:`check_labels`.
+    Parameters and exceptions are those of :func:`check_labels`.
     """
     return _as_labels(name, y, n)
 
@@ -178,22 +180,23 @@ def check_scored_labels(name: str, y: object, n: int) -> NumPyArray:
 def check_labels(name: str, y: object, features: Data) -> Labels:
     """Return the labels of a classifier.
 
-    Whole numbers and booleans are counted, which is faster than to sort them.
+    Integers and booleans are counted, which is faster than sorting them.
 
     Parameters
     ----------
     name : str
-        The estimator's class.
+        Name of the estimator's class.
     y : array-like of shape (n,)
-        Whole numbers of any dtype, booleans, or strings. Objects are what they contain.
+        Integers of any dtype, booleans or strings. An object array is converted to the type of its
+        elements.
     features : numpy.ndarray or CSR matrix of shape (n, p)
-        `y` has to be as long.
+        The features, which `y` must match in length.
 
     Raises
     ------
     ValueError
-        If it is missing, not of one dimension, of another length, of numbers with fractions or
-        without a value, or of objects that are no labels.
+        If it is missing, not one-dimensional or of another length, or if it contains fractions, NaN
+        or objects that are not labels.
     """
     labels = _as_labels(name, y, features.shape[0])
     if labels.dtype.kind == "f":
@@ -201,8 +204,8 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
         if fractions.any():
             raise ValueError(
                 f"Unknown label type: y has {labels[np.argmax(fractions)]!s} in row "
-                f"{int(np.argmax(fractions))}, a continuous target, and {name} needs classes: take "
-                "SVRGRegressor for numbers, or make classes of them with "
+                f"{int(np.argmax(fractions))}, a continuous target, and {name} needs classes: use "
+                "GLMRegressor for numbers, or convert them to classes with "
                 "sklearn.preprocessing.KBinsDiscretizer"
             )
     if labels.dtype.kind not in "biuf":
@@ -222,20 +225,20 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
 
 
 def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
-    """Return the weights of the samples, of shape (n,) and float64; None if all are 1.
+    """Return the sample weights, of shape (n,) in float64, or None if there are none.
 
     Parameters
     ----------
     sample_weight : array-like of shape (n,), number, or None
-        Finite, not negative, not 0 everywhere. One number is as good as None but for the strength
-        of the penalty, which is relative to the sum.
+        Finite, non-negative numbers that are not all 0. A single number only changes the strength
+        of the penalty, which is relative to the sum of the weights.
     features : numpy.ndarray or CSR matrix of shape (n, p)
-        The weights have to be as many.
+        The features, which the weights must match in length.
 
     Raises
     ------
     ValueError
-        If they are not that.
+        If the weights do not meet these conditions.
     """
     if sample_weight is None:
         return None
@@ -244,7 +247,7 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
         row = int(np.argmax(weight < 0))
         raise ValueError(
             f"sample_weight is {weight[row]:g} in row {row}, and a loss with a negative weight has "
-            "no least value: give 0 to leave a row out"
+            "no minimum: give 0 to leave a row out"
         )
     if not weight.any():
         raise ValueError(
@@ -255,29 +258,29 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
         total = float(weight.sum())
     if not _LEAST_TO_SQUARE <= total <= 1 / _LEAST_TO_SQUARE:
         raise ValueError(
-            f"sample_weight has the sum {total:g}, which is beyond what float64 can divide by: "
-            "divide the weights by their mean (the penalty of a classifier is relative to their "
-            "sum, that of a regressor is not)"
+            f"sample_weight has the sum {total:g}, which is outside the range that float64 can "
+            "divide by: divide the weights by their mean (the penalty of a classifier is relative "
+            "to their sum, that of a regressor is not)"
         )
     return weight
 
 
 def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
-    """Return what is added to the scores, float64 of shape (n,) or (n, K), or None.
+    """Return the offset of the scores, float64 of shape (n,) or (n, K), or None.
 
     Parameters
     ----------
     offset : array-like of shape (n,) or (n, K), number, or None
-        Finite.
+        Finite numbers.
     n : int
         The number of rows.
     outputs : int
-        K: the number of classes if there are more than two, else 1.
+        K, the number of classes if there are more than two, else 1.
 
     Raises
     ------
     ValueError
-        If they are not that.
+        If the offset is not finite or has another shape.
     """
     if offset is None:
         return None
@@ -289,8 +292,8 @@ def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
     if values.shape != (n, outputs):
         raise ValueError(
             f"offset has the shape {values.shape}, and X has {n} rows of {outputs} classes: give "
-            f"one number for each row and class, in an array of shape ({n}, {outputs}) whose "
-            "columns are in the order of classes_"
+            f"one number per row and class, in an array of shape ({n}, {outputs}) whose columns "
+            "are in the order of classes_"
         )
     return np.ascontiguousarray(values)
 
@@ -298,14 +301,14 @@ def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
 def check_exposure(
     loss: Loss, offset: NumPyArray | None, weight: NumPyArray | None, has_intercept: bool
 ) -> None:
-    """Raise a ValueError if exp() of offsets beside the intercept is beyond float64."""
+    """Raise a ValueError if exp() of the offset, up to the intercept, is beyond float64."""
     if offset is None or not loss.has_logarithm:
         return
     mean = float(np.average(offset, weights=weight)) if has_intercept else 0.0
     farthest = max(float(offset.max()) - mean, mean - float(offset.min()))
     if farthest <= _FARTHEST:
         return
-    # The greatest is the one that overflows, unless only a small one is that far off.
+    # The largest offset overflows, unless only a small one is that far from the mean.
     row = int(np.argmax(offset))
     row = row if offset[row] - mean > _FARTHEST else int(np.argmin(offset))
     raise ValueError(
@@ -316,14 +319,14 @@ def check_exposure(
 
 
 def _one_per_row(name: str, what: str, given: object, n: int) -> NumPyArray:
-    """Return `given` as float64 of shape (n,); one number stands for all rows."""
+    """Return `given` as float64 of shape (n,); a single number is repeated for all rows."""
     values = _as_float64(name, values_of(name, given, "the fit needs numbers"))
     if values.ndim == 0:
         values = np.full(n, values)
     if values.shape != (n,):
         raise ValueError(
-            f"{name} has the shape {values.shape}, and X has {n} rows: give one {what} for each, "
-            f"in an array of shape ({n},)"
+            f"{name} has the shape {values.shape}, and X has {n} rows: give one {what} per row, in "
+            f"an array of shape ({n},)"
         )
     return values
 
@@ -331,7 +334,7 @@ def _one_per_row(name: str, what: str, given: object, n: int) -> NumPyArray:
 def with_class_weight(
     labels: Labels, weight: NumPyArray | None, class_weight: Mapping[object, float] | str | None
 ) -> NumPyArray | None:
-    """Return the weights of the samples times those of their classes.
+    """Return the sample weights multiplied by the weights of their classes.
 
     Parameters
     ----------
@@ -340,14 +343,14 @@ def with_class_weight(
     weight : numpy.ndarray of shape (n,), or None
         The weights of the samples.
     class_weight : dict, 'balanced' or None
-        By label; a label that is not in it has the weight 1. 'balanced' gives each class the same
-        sum of weights, as scikit-learn does since 1.8: the weights of the samples are counted, so
-        that a weight of 2 is as good as a row that stands there twice.
+        A dict of weights by label; missing labels have weight 1. 'balanced' gives each class the
+        same total weight. As in scikit-learn since 1.8, it counts sample weights, so that weight 2
+        is the same as repeating the row.
 
     Raises
     ------
     ValueError
-        If it is something else, or if a class's weight is not a finite number of at least 0.
+        If it is something else, or if the weight of a class is negative or not finite.
     """
     if class_weight is None:
         return weight
@@ -358,7 +361,7 @@ def with_class_weight(
         of_class = np.where(there, sums.sum() / (there.sum() * np.where(there, sums, 1.0)), 0.0)
     elif isinstance(class_weight, Mapping):
         values_of("class_weight", list(class_weight.values()), "the fit needs numbers")
-        # float64 all the same, should the classes be of float32.
+        # With classes of float32 the result is float32.
         of_class = compute_class_weight(dict(class_weight), classes=classes, y=classes).astype(
             np.float64
         )
@@ -372,16 +375,17 @@ def with_class_weight(
     else:
         raise ValueError(
             f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}: 'balanced' "
-            "gives each class the same weight, a dict has a weight by label"
+            "gives each class the same total weight, a dict has a weight per label"
         )
     each: NumPyArray = of_class[codes]
     return each if weight is None else each * weight
 
 
 def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) -> Labels:
-    """Return the labels without those classes whose samples all have the weight 0.
+    """Return the labels without classes whose samples all have weight 0.
 
-    To give a row the weight 0 is to leave it out, its class as well. The codes of such rows are 0.
+    Weight 0 is the same as leaving the row out, so such a class does not exist. The codes of its
+    rows are 0.
 
     Raises
     ------
@@ -399,13 +403,13 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
         where = "" if weight is None else " with a positive weight"
         raise ValueError(
             f"y has {only} in its {len(codes)} rows{where}, and {name} needs at least two classes "
-            "to tell apart: is the data sorted by class, and cut into parts?"
+            "to tell apart: if the data are sorted by class, shuffle them before they are split"
         )
     return Labels(classes, codes)
 
 
 def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
-    """Return what scikit-learn makes of features; an error names the column that has no numbers."""
+    """Return features as scikit-learn converts them; an error names the non-numeric column."""
     needs = f"and {type(estimator).__name__} needs numbers"
     given = X
     X = non_numeric.without_mask("X", non_numeric.collected("X", X))
@@ -433,7 +437,7 @@ def _validated(estimator: BaseEstimator, X: object, reset: bool) -> Data:
         raise ValueError(f"{what}, {needs}: {way}") from error
 
 
-# --- What they share ---------------------------------------------------------------------------
+# --- Shared helpers ----------------------------------------------------------------------------
 
 
 def _as_column(name: str, y: object, n: int, needs: str) -> NumPyArray:
@@ -443,7 +447,7 @@ def _as_column(name: str, y: object, n: int, needs: str) -> NumPyArray:
             f"value for each of the {n} rows of X"
         )
     if type(y) is np.ndarray and y.ndim == 1 and y.dtype.kind in "biuf" and y.flags.c_contiguous:
-        column: NumPyArray = y  # scikit-learn takes 0.3 ms to find that it is no frame
+        column: NumPyArray = y  # scikit-learn's check for frames takes 0.3 ms
     else:
         needed = f"{name} {needs}"
         way = "give the days since a date, or parts of it such as the month"
@@ -459,7 +463,7 @@ def _as_column(name: str, y: object, n: int, needs: str) -> NumPyArray:
 
 
 def _as_labels(name: str, y: object, n: int) -> NumPyArray:
-    """Return labels in the dtype that they are of; objects get that of what they contain."""
+    """Return the labels; an object array is converted to the type of its elements."""
     labels = _as_column(name, y, n, "needs whole numbers, booleans or text")
     if labels.dtype.kind in "OV":
         labels = _of_objects(name, labels)
@@ -469,7 +473,7 @@ def _as_labels(name: str, y: object, n: int) -> NumPyArray:
 
 
 def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
-    """Return objects in the dtype of what they contain; text stays as it is."""
+    """Convert an object array of labels to the type of its elements; text stays as it is."""
     values = labels.tolist()
     if set(map(type, values)) <= {str, np.str_}:
         return labels
@@ -477,7 +481,7 @@ def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
     if row is not None:
         missing = non_numeric.shown(values[row])
         raise ValueError(f"y has {missing} in row {row}, and the fit needs labels: drop such rows")
-    text = "make text of all labels with numpy.asarray(y).astype(str)"
+    text = "convert all labels to text with numpy.asarray(y).astype(str)"
     rows: dict[type, int] = {}
     for row, label in enumerate(values):
         rows.setdefault(_kind_of_label(label), row)
@@ -491,7 +495,7 @@ def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
         one, other = sorted(rows.values())[:2]
         raise ValueError(
             f"Unknown label type: y has {values[one]!r} in row {one} and {values[other]!r} in row "
-            f"{other}, which have no order: {text}, or numbers with astype(float)"
+            f"{other}, which cannot be sorted: {text}, or to numbers with astype(float)"
         )
     found = np.array(values)
     if found.dtype.kind != "O":
@@ -500,14 +504,14 @@ def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
     row = next((row for row, value in enumerate(floats.tolist()) if value != values[row]), None)
     if row is not None:
         raise ValueError(
-            f"Unknown label type: y has {values[row]!r} in row {row}, which is no number of "
-            f"float64: {text}"
+            f"Unknown label type: y has {values[row]!r} in row {row}, which float64 cannot "
+            f"represent: {text}"
         )
     return floats
 
 
 def _kind_of_label(label: object) -> type:
-    """Return what labels have in common that can be sorted; `object` for what is no label."""
+    """Return `float`, `str` or `bytes`: kinds that can be sorted; `object` if it is no label."""
     if isinstance(label, (Real, Decimal, np.bool_)):
         return float
     return next((kind for kind in (str, bytes) if isinstance(label, kind)), object)
@@ -541,9 +545,9 @@ def _check_squares(target: NumPyArray) -> None:
     largest = float(size[row])
     if largest != 0 and not _LEAST_TO_SQUARE <= largest <= 1 / _LEAST_TO_SQUARE:
         raise ValueError(
-            f"y is {target[row]:g} in row {row}, its greatest value, and the squares of such "
-            f"numbers are beyond float64: divide y by {largest:.0e}; coef_ and intercept_ are then "
-            "in these units"
+            f"y is {target[row]:g} in row {row}, its largest value, and the square of such a "
+            f"number is outside the range of float64: divide y by {largest:.0e}; coef_ and "
+            "intercept_ are then in these units"
         )
 
 
@@ -571,8 +575,8 @@ def _row_of(values: NumPyArray, place: int) -> int:
 def _has_small_squares(features: Data) -> bool:
     """Return whether the sum of all squares is finite and far from overflow.
 
-    Then so is every number, and it takes one product as fast as memory is read. False means nothing
-    yet: float32 overflows early, and an array with gaps would be copied, so that it is not tried.
+    Then every number is, too, and the test costs one product at the speed of memory. False proves
+    nothing: float32 overflows early, and a non-contiguous array is not tested, to avoid a copy.
     """
     if on_disk(features):
         return large.are_all(features, _have_small_squares)
@@ -581,7 +585,7 @@ def _has_small_squares(features: Data) -> bool:
 
 
 def _have_small_squares(features: NumPyArray) -> bool:
-    """Return the same for an array in memory."""
+    """Return the result of :func:`_has_small_squares` for an array in memory."""
     contiguous = features.flags.c_contiguous or features.flags.f_contiguous
     if not contiguous or features.dtype.itemsize < 4:
         return False
@@ -593,7 +597,7 @@ def _have_small_squares(features: NumPyArray) -> bool:
 def _first_where(
     features: Data, is_wrong: Callable[[NumPyArray], NumPyArray], names: NumPyArray | None
 ) -> str | None:
-    """Return the first number that is wrong, in the order of the rows, and where it stands."""
+    """Return a text with the first wrong number, in the order of the rows, and its position."""
     if on_disk(features):
         of_large = large.first_where(features, is_wrong)
         found = None if of_large is None else of_large[:3]
@@ -611,7 +615,7 @@ def _first_where(
 def _first_of_dense(
     features: NumPyArray, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object] | None:
-    """Return row, column and value of the first number that is wrong."""
+    """Return row, column and value of the first wrong number."""
     rows = max(1, constants.PART_ROWS // features.shape[1])
     for first in range(0, len(features), rows):
         wrong = is_wrong(features[first : first + rows])

@@ -23,16 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg.blas import dsyrk
 
 from provenglm import constants
+from provenglm.methods.base import Method, Step, Target
+from provenglm.methods.caution import next_caution
 from provenglm.methods.descent_columns import (
     Arrays,
-    ColumnPass,
+    ByColumns,
     Columns,
     OfClasses,
     OfOneOutput,
@@ -42,20 +43,14 @@ from provenglm.methods.descent_columns import (
     of_sparse,
 )
 from provenglm.methods.factor import Factor
-from provenglm.methods.state import State
+from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
 from provenglm.model.budget import columns_of_a_copy
-from provenglm.model.kept_products import KeptProducts
 from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Reads, Scaling, Snapshot, of_rows
+from provenglm.model.objective import Objective, Snapshot, of_rows
 from provenglm.model.sample import Sample
-from provenglm.proof.duality import duality_gap, known_bound
-from provenglm.rows.dense import DenseRows
+from provenglm.model.sampling import objective_of
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
-
-_ROUNDING = 1e-12
-"""Of the objective: where a step promises less, no difference of it is looked at."""
-
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
 """`LAST_SWEEP` where the signs have to be those of the optimum."""
@@ -72,153 +67,106 @@ _SINGULAR = 1e-12
 """Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
 
 
-class Step(NamedTuple):
-    """To the least value of a quadratic model.
+class Least(NamedTuple):
+    """Where a quadratic model with the penalty is least.
 
     Attributes
     ----------
     to : numpy.ndarray, theta's shape
+    gain : float
+        What the model falls by on the way there.
     fall : float
-        What the model falls by.
-    slope : float
-        What the objective falls by at first, on the way, for a step of length 1.
+        The slope of the objective at first, on the way, times -1.
     """
 
     to: NumPyArray
+    gain: float
     fall: float
-    slope: float
 
 
-class Descent:
-    """A run on one objective.
+class CoordinateDescent(Method):
+    """Proximal Newton steps on a working set of features.
 
     Parameters
     ----------
     objective : Objective
+        With a penalty on sizes.
+    last : Method, optional
+        That of the point before on a path, which has the products of columns.
     sample : Sample, optional
-        Whose Hessian is taken; without, that of all rows.
-    arrays : tuple of numpy.ndarray, optional
-        All columns of sparse rows with one output.
+        Rows on which a start is looked for.
     """
 
+    name = "coordinate-descent"
+    is_cheap = True
+
     def __init__(
-        self, objective: Objective, sample: Sample | None, arrays: Arrays | None = None
+        self, objective: Objective, last: Method | None = None, sample: Sample | None = None
     ) -> None:
-        if sample is None:
-            objective = replace(objective, rows=objective.rows.precise())
-        assert objective.l1 is not None
-        self._objective = objective
+        super().__init__(replace(objective, rows=objective.rows.precise()))
         self._sample = sample
-        self._l1: NumPyArray = objective.l1
+        self._products = KeptProducts()
+        if isinstance(last, CoordinateDescent):
+            self._products = last._products
+        self._kept: NumPyArray | None = None
+        self._full: tuple[int, ...] = ()
+        arrays: Arrays | None = None
+        if objective.rows.is_sparse and objective.loss.outputs == 1:
+            small, arrays, self._kept = of_one_output(self.objective)
+            self.objective = small.extended(ByColumns, arrays=arrays)
+        elif self._has_columns():
+            self.objective = self.objective.extended(ByKeptColumns, columns=self._products.columns)
+        assert self.objective.l1 is not None
+        self._l1: NumPyArray = self.objective.l1
         self._caution = 0.0
         self._chosen = np.zeros(0, np.intp)
         self._grew = False
         self._arrays = arrays
-        self._pass: ColumnPass | Objective = objective
-        if arrays is not None:
-            self._pass = ColumnPass(objective, arrays)
         self._hessian: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
+        self._has_learned = False
+        self._last = np.inf
 
-    @classmethod
-    def of_a_sample(
-        cls, objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-    ) -> Iterator[State]:
-        """Yield a state for each snapshot of a run, in the metric of a sample's Hessian."""
-        return cls(objective, sample).states(start)
+    def levels(self) -> Iterator[tuple[Method, float]]:
+        if self._sample is None or not len(self._sample.target):
+            return
+        objective, count = self.objective, len(self._sample.target)
+        theta, null = objective.null()
+        # A step over all rows goes further than the sample's own error, p / 2n of the loss.
+        enough = constants.ERROR_OF_A_START * abs(null) * theta.size / count
+        yield CoordinateDescent(objective_of(self._sample, objective)), enough
+        objective.reads.rows += count
 
-    @classmethod
-    def of_all_rows(
-        cls, objective: Objective, _: Sample, start: NumPyArray, __: np.random.Generator
-    ) -> Iterator[State]:
-        """Yield a state for each snapshot of a run, with Hessians of all rows."""
-        if not objective.rows.is_sparse or objective.loss.outputs > 1:
-            return cls(objective, None).states(start)
-        small, arrays, kept = of_one_output(objective)
+    def start(self, theta: NumPyArray) -> NumPyArray:
+        self._full = theta.shape
+        return theta if self._kept is None else theta[self._kept]
 
-        def back(theta: NumPyArray) -> NumPyArray:
-            whole = np.zeros(start.shape)
-            whole[kept] = theta
-            return whole
+    def back(self, theta: NumPyArray) -> NumPyArray:
+        if self._kept is None:
+            return theta
+        whole = np.zeros(self._full)
+        whole[self._kept] = theta
+        return whole
 
-        states = cls(small, None, arrays).states(start[kept])
-        return (replace(state, back=back) for state in states)
+    def step(self, point: Snapshot, target: Target) -> Step:
+        found = self._least(point)
+        self._last = found.gain
+        # The bound is near the truth here, and there is no better estimate.
+        return Step(found.to - point.theta, target.gap, found.fall)
 
-    def states(self, start: NumPyArray) -> Iterator[State]:
-        """Yield a state for each snapshot, and end where no step leads lower."""
-        snapshot, last = self._first(start), np.inf
-        gap = self._gap_of_start(snapshot)
-        while True:
-            if self._sample is None:
-                # The proof is near the truth here, and there is no better estimate.
-                passes = self._objective.passes
-                yield State(self._objective, snapshot, gap, passes, gap=gap, is_cheap=True)
-            step = self._step(snapshot, last)
-            last = step.fall
-            if self._sample is not None:
-                yield State(self._objective, snapshot, last, self._objective.passes, gap=gap)
-            new = self._after(snapshot, step)
-            if new is None and self._hessian is not None:
-                # Once more without what the steps so far have told.
-                self._hessian = None
-                step = self._step(snapshot, last)
-                new = self._after(snapshot, step)
-            of_new = np.inf if new is None else duality_gap(self._objective, new)
-            if new is None or not (new.objective < snapshot.objective or of_new < gap):
-                if self._objective.rows.dtype == np.float64:
-                    passes, is_cheap = self._objective.passes, self._sample is None
-                    yield State(self._objective, snapshot, last, passes, gap=gap, is_cheap=is_cheap)
-                    return
-                # float32 has no more digits to give.
-                self._objective = replace(self._objective, rows=self._objective.rows.precise())
-                self._pass = self._objective
-                new = self._pass.snapshot(snapshot.theta)
-                of_new = duality_gap(self._objective, new)
-            elif self._hessian is not None:
-                self._learn(new.theta - snapshot.theta, new.gradient - snapshot.gradient)
-            snapshot, gap = new, of_new
+    def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
+        self._caution = next_caution(self._caution, length)
+        if self._hessian is not None:
+            self._correct(new.theta - old.theta, new.gradient - old.gradient)
 
-    def _first(self, start: NumPyArray) -> Snapshot:
-        """Return the first snapshot: near the sample's optimum, or at a given start."""
-        objective, sample = self._objective, self._sample
-        snapshot = self._snapshot(start)
-        if sample is None or start[:-1].any() or len(sample.rows) == objective.n:
-            return snapshot
-        of_sample = replace(
-            objective,
-            rows=DenseRows(sample.rows[:, :-1]),
-            target=sample.target,
-            share=sample.share,
-            offset=sample.offset,
-            scaling=Scaling(np.zeros(len(start) - 1), 1.0 * (objective.scaling.inverse > 0)),
-            reads=Reads(),
-            products=KeptProducts(),
-            centered=False,
-            is_long=False,
-            moments=None,
-            squares=None,
-        )
-        theta = start
-        for state in islice(Descent(of_sample, sample).states(start), constants.MOST_STEPS + 1):
-            theta = state.theta
-            # A step over all rows goes further than the sample's own error, p / 2n of the loss.
-            error = snapshot.objective * theta.size / len(sample.rows)
-            if state.decrement <= constants.ERROR_OF_A_START * error:
-                break
-        new = objective.snapshot(theta)
-        return new if new.objective < snapshot.objective else snapshot
-
-    def _gap_of_start(self, snapshot: Snapshot) -> float:
-        gradient = snapshot.gradient[:-1]
-        is_far = np.abs(gradient) > 2 * of_rows(self._l1[:-1], gradient)
-        if self._sample is None and is_far.any() and not snapshot.theta[:-1].any():
-            # A bound that is proven without a look at the rows is as good as any here.
-            return known_bound(self._objective, snapshot)
-        return duality_gap(self._objective, snapshot)
+    def forget(self) -> bool:
+        knew, self._hessian = self._hessian is not None and self._has_learned, None
+        return knew
 
     # The step.
 
-    def _step(self, snapshot: Snapshot, last: float) -> Step:
+    def _least(self, snapshot: Snapshot) -> Least:
+        """Return the least point of the quadratic model over the working set."""
         chosen = self._choose(snapshot)
         if self._keeps_products(chosen):
             return self._by_products(snapshot, chosen)
@@ -229,61 +177,49 @@ class Descent:
         if self._hessian is None:
             self._measure(snapshot)
             return self._by_matrix(snapshot)
-        step = self._by_matrix(snapshot)
-        if step.fall > constants.CHANGED * last and self._has_changed(snapshot):
+        found = self._by_matrix(snapshot)
+        if found.gain > constants.CHANGED * self._last and self._has_changed(snapshot):
             self._measure(snapshot)
-            step = self._by_matrix(snapshot)
-        return step
+            found = self._by_matrix(snapshot)
+        return found
 
     def _keeps_columns(self) -> bool:
-        if self._sample is not None:
-            return False
-        outputs = self._objective.loss.outputs
-        is_sparse = self._objective.rows.is_sparse
+        outputs = self.objective.loss.outputs
+        is_sparse = self.objective.rows.is_sparse
         return is_sparse or (len(self._chosen) + 1) * outputs > constants.MOST_WEIGHTS
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
-        """Return that of the rows whose Hessian is taken."""
-        sample, objective = self._sample, self._objective
-        if sample is None:
-            scores, target = snapshot.scores, objective.target
-        else:
-            scores, target = sample.scores(snapshot.theta), sample.target
-        return objective.loss.second_derivative(scores, target, self._caution)
+        objective = self.objective
+        return objective.loss.second_derivative(snapshot.scores, objective.target, self._caution)
 
     def _measure(self, snapshot: Snapshot) -> None:
-        sample, objective = self._sample, self._objective
         curvature = self._second_derivative(snapshot)
-        self._curvature = curvature.diagonal
-        if sample is not None:
-            objective.reads.rows += len(sample.rows)
-            self._hessian = sample.hessian_of(curvature)
-        else:
-            self._hessian = _hessian(objective, self._chosen, curvature)
+        self._curvature, self._has_learned = curvature.diagonal, False
+        self._hessian = self._hessian_over(curvature)
 
     def _keeps_products(self, chosen: NumPyArray) -> bool:
         """Whether columns and products are made once: where the set of features changes."""
-        objective, used = self._objective, self._objective.scaling.inverse > 0
-        if self._sample is not None or not self._has_columns():
+        objective, used = self.objective, self.objective.scaling.inverse > 0
+        if not self._has_columns():
             return False
         changes = len(used) > constants.ALL_FEATURES or len(chosen) < used.sum()
-        count = objective.products.columns.count_with(chosen)
+        count = self._products.columns.count_with(chosen)
         fits = objective.n * count <= constants.KEPT_NUMBERS
         return changes and fits and len(chosen) < constants.MOST_WEIGHTS
 
     def _has_columns(self) -> bool:
         """Whether the Hessian is the same everywhere, and columns may be copied."""
-        objective = self._objective
+        objective = self.objective
         is_in_memory = not objective.rows.is_sparse and objective.room is None
         return objective.loss.is_quadratic and is_in_memory
 
-    def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Step:
+    def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Least:
         """Return the step of a squared loss, the intercept at its best all along.
 
         As long as many features join, sweeps over the columns are enough; products of columns are
         made for the last steps alone.
         """
-        objective, products = self._objective, self._objective.products
+        objective, products = self.objective, self._products
         if self._grew:
             places = products.columns.join(objective, chosen)
         else:
@@ -317,16 +253,15 @@ class Descent:
         to = np.zeros_like(snapshot.theta)
         to[chosen], to[-1] = theta, snapshot.theta[-1] - excess - mean @ change
         slope = float(gradient @ change + l1 @ (np.abs(theta) - np.abs(before))) - excess**2
-        return Step(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
+        return Least(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
         """Whether the curvature is another than that of the matrix."""
-        share = self._objective.share if self._sample is None else self._sample.share
-        curvature = self._second_derivative(snapshot).diagonal
+        share, curvature = self.objective.share, self._second_derivative(snapshot).diagonal
         change = float((share @ np.abs(curvature - self._curvature)).sum())
         return change > constants.CHANGED * float((share @ self._curvature).sum())
 
-    def _by_matrix(self, snapshot: Snapshot) -> Step:
+    def _by_matrix(self, snapshot: Snapshot) -> Least:
         assert self._hessian is not None
         kept = np.append(self._chosen, len(self._l1) - 1)
         theta, gradient = snapshot.theta[kept], snapshot.gradient[kept].ravel()
@@ -340,12 +275,12 @@ class Descent:
         square = float(change @ (self._hessian @ change))
         to = np.zeros_like(snapshot.theta)
         to[kept] = new.reshape(theta.shape)
-        return Step(to, max(0.0, -slope - 0.5 * square), -slope)
+        return Least(to, max(0.0, -slope - 0.5 * square), -slope)
 
-    def _learn(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
+    def _correct(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
         """Make the matrix give, along a step, what the gradient has changed by."""
         assert self._hessian is not None
-        if self._sample is None and self._objective.loss.is_quadratic:
+        if self.objective.loss.is_quadratic:
             return
         kept = np.append(self._chosen, len(self._l1) - 1)
         change, of_gradient = change[kept].ravel(), of_gradient[kept].ravel()
@@ -356,9 +291,10 @@ class Descent:
         if expected > rounding and product > 1e-3 * expected:
             self._hessian -= np.multiply.outer(image, image / expected)
             self._hessian += np.multiply.outer(of_gradient, of_gradient / product)
+            self._has_learned = True
 
-    def _by_columns(self, snapshot: Snapshot) -> Step:
-        objective, chosen = self._objective, self._chosen
+    def _by_columns(self, snapshot: Snapshot) -> Least:
+        objective, chosen = self.objective, self._chosen
         if objective.rows.is_sparse:
             if self._arrays is None:
                 self._arrays = of_sparse(objective)
@@ -381,99 +317,19 @@ class Descent:
         if objective.intercept:
             # Of features that are centred.
             to[-1] += shift + columns.center @ (t - before)
-        return Step(to, max(0.0, fall), -slope)
+        return Least(to, max(0.0, fall), -slope)
 
-    # How far to go.
-
-    def _after(self, snapshot: Snapshot, step: Step) -> Snapshot | None:
-        """Return the snapshot after a step, or after as much of it as leads lower; else None."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            new = self._snapshot(step.to)
-        if np.isnan(new.objective):
-            return None  # so long that scores overflow: only rounding had a curvature along it
-        change = step.to - snapshot.theta
-        if step.slope <= _ROUNDING * abs(snapshot.objective):
-            # Too little for the objective to show, but not for the proof.
-            return new
-        is_lower = new.objective < snapshot.objective
-        length = 1.0
-        if not (
-            is_lower
-            and self._slope(new.gradient, new.theta, change) <= constants.SLOPE * step.slope
-        ):
-            length = self._length(snapshot, new, step)
-            if length < 1:
-                shorter = self._snapshot(snapshot.theta + length * change)
-                if not shorter.objective < snapshot.objective:
-                    return None
-                new = shorter
-        if length < constants.SHORT:
-            self._caution = min(max(2 * self._caution, constants.FIRST_CAUTION), 0.5)
-        elif length > 1 - constants.SHORT:
-            self._caution = self._caution / 4 if self._caution >= constants.FIRST_CAUTION else 0.0
-        return new
-
-    def _snapshot(self, theta: NumPyArray) -> Snapshot:
-        objective = self._objective
-        scores = objective.products.columns.scores(theta)
-        if scores is None and self._has_columns() and not theta[:-1].any():
-            scores = np.full(objective.n, theta[-1])
-        if scores is None:
-            return self._pass.snapshot(theta)
-        if objective.offset is not None:
-            scores += objective.offset
-        return objective.at_scores(theta, scores)
-
-    def _slope(self, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray) -> float:
-        """Return the slope of the objective at theta, just before it."""
-        # Most features do not move.
-        moves = np.nonzero(change)
-        l1, theta, change = self._l1[moves[0]], theta[moves], change[moves]
-        sign = np.where(theta == 0, -np.sign(change), np.sign(theta))
-        return float(gradient[moves] @ change + (l1 * sign) @ change)
-
-    def _length(self, snapshot: Snapshot, whole: Snapshot, step: Step) -> float:
-        """Return about which part of a step leads to the least along it, by the scores alone."""
-        objective, change = self._objective, whole.theta - snapshot.theta
-        l1, penalty = of_rows(self._l1, change), objective.used(change)
-        low, high = (0.0, -step.slope), (1.0, np.inf)
-        if whole.objective < np.inf:
-            high = 1.0, self._slope(whole.gradient, whole.theta, change)
-        length, is_lower = 0.0, whole.objective < snapshot.objective
-        for _ in range(constants.MOST_STEPS):
-            (start, falls), (end, rises) = low, high
-            if rises == np.inf:
-                length = start + 0.1 * (end - start)
-            elif rises <= falls:
-                return 1.0
-            else:
-                part = float(np.clip(falls / (falls - rises), 0.05, 0.95))
-                length = start + (end - start) * (part if is_lower else min(part, 0.1))
-            theta = snapshot.theta + length * change
-            value = objective.mean(partial(self._along, snapshot, whole, length, False))
-            value += float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
-            slope = objective.mean(partial(self._along, snapshot, whole, length, True))
-            slope += float(((penalty * theta + l1 * np.sign(theta)) * change).sum())
-            is_lower = value < snapshot.objective
-            if abs(slope) <= constants.SLOPE * step.slope and is_lower:
-                return length
-            if slope < 0:
-                low = length, slope
-            else:
-                high = length, slope
-        return length
-
-    def _along(
-        self, snapshot: Snapshot, whole: Snapshot, length: float, slopes: bool, part: slice
-    ) -> NumPyArray:
-        """Return the losses of some rows on the way between two snapshots, or their slopes."""
-        along = whole.scores[part] - snapshot.scores[part]
-        scores = snapshot.scores[part] + along.dtype.type(length) * along
-        target = self._objective.target[part]
-        if not slopes:
-            return self._objective.loss.value(scores, target)
-        product = self._objective.loss.residual(scores, target) * along
-        return product if product.ndim == 1 else np.asarray(product.sum(axis=1))
+    def _hessian_over(self, curvature: SecondDerivative) -> NumPyArray:
+        """Return the Hessian over the set, and the intercept, of theta raveled."""
+        objective, chosen, known = self.objective, self._chosen, self._products.hessian_of
+        if known is None or not np.array_equal(known[0], chosen):
+            known = chosen, _of_losses(objective, chosen, curvature)
+            if objective.loss.is_quadratic:
+                self._products.hessian_of = known
+        hessian = known[1].copy()
+        penalty = objective.penalty[np.append(chosen, len(objective.penalty) - 1)]
+        hessian.ravel()[:: len(hessian) + 1] += np.repeat(penalty, objective.loss.outputs)
+        return hessian
 
     # The set.
 
@@ -485,12 +341,9 @@ class Descent:
         ValueError
             If of rows on disk there is no room for a copy of them.
         """
-        objective = self._objective
+        objective = self.objective
         used = objective.scaling.inverse > 0
         outputs = objective.loss.outputs
-        if self._sample is not None:
-            # Its Hessian has all of them; the penalty keeps those that are not used at 0.
-            return np.arange(len(used))
         width = int(used.sum())
         are_few = width <= constants.ALL_FEATURES
         are_few = are_few and outputs * (1 + width) <= constants.MOST_WEIGHTS
@@ -503,7 +356,7 @@ class Descent:
             excess, there = excess.max(axis=1), there.any(axis=1)
         count = int(there.sum())
         others = np.flatnonzero((excess > 0) & ~there)
-        has_tried = len(objective.products.features) > 0
+        has_tried = len(self._products.features) > 0
         if are_few and has_tried and len(others) > width / 2:
             return np.flatnonzero(used)
         left = columns_of_a_copy(objective.room, objective.n, outputs) - 1
@@ -525,10 +378,10 @@ class Descent:
 
     def _tries_some(self, width: int) -> bool:
         """Whether the Hessian of all features costs so much that a few are tried first."""
-        objective = self._objective
+        objective = self.objective
         work = float(objective.n) * width * width
         is_dear = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
-        return is_dear and self._has_columns() and objective.products.hessian_of is None
+        return is_dear and self._has_columns() and self._products.hessian_of is None
 
 
 def _no_room(objective: Objective, count: int) -> str:
@@ -563,19 +416,6 @@ def centred_rows(
         block = objective.rows.block(part)
         np.subtract(block if takes_all else block[:, chosen], center, out=features)
         features *= inverse
-
-
-def _hessian(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
-    """Return the Hessian over some features of all rows, and the intercept, of theta raveled."""
-    known = objective.products.hessian_of
-    if known is None or not np.array_equal(known[0], chosen):
-        known = chosen, _of_losses(objective, chosen, curvature)
-        if objective.loss.is_quadratic:
-            objective.products.hessian_of = known
-    hessian = known[1].copy()
-    penalty = objective.penalty[np.append(chosen, len(objective.penalty) - 1)]
-    hessian.ravel()[:: len(hessian) + 1] += np.repeat(penalty, objective.loss.outputs)
-    return hessian
 
 
 def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from provenglm import compiled, constants
+from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Scaling, Snapshot, Sums, residuals
 from provenglm.types import NumPyArray
@@ -131,40 +132,46 @@ def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
     return Columns((taken.ravel(), rows, begins * np.uint64(n)), begins[:-1], np.zeros(m))
 
 
-class ColumnPass:
-    """The full pass over sparse rows that are stored by columns, for one output.
+@dataclass
+class ByColumns(Objective):
+    """The objective of sparse rows that are stored by columns, for one output.
 
     Scores take the columns that have a coefficient alone, and no sum is kept for each block.
 
-    Parameters
+    Attributes
     ----------
-    objective : Objective
     arrays : tuple of numpy.ndarray
         All columns, in units of theta's.
     """
 
-    def __init__(self, objective: Objective, arrays: Arrays) -> None:
-        self._objective, self._arrays = objective, arrays
-        scaling = objective.scaling
-        self._center = scaling.center * scaling.inverse
-        p = objective.rows.shape[1]
-        self._is_as_given = len(self._center) == p and bool((scaling.inverse == 1).all())
-        # Parts with about as many numbers for each thread; no sum is over several of them.
-        ends = np.linspace(0, len(arrays[0]), objective.workers.count + 1)[1:-1]
-        inner = np.searchsorted(arrays[2], ends).tolist()
-        self._parts = list(pairwise([0, *inner, len(self._center)]))
+    arrays: Arrays = (np.zeros(0),) * 3
+
+    @cached_property
+    def _center(self) -> NumPyArray:
+        return np.asarray(self.scaling.center * self.scaling.inverse)
+
+    @cached_property
+    def _is_as_given(self) -> bool:
+        has_all = len(self._center) == self.rows.shape[1]
+        return has_all and bool((self.scaling.inverse == 1).all())
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, int]]:
+        """Parts with about as many numbers for each thread; no sum is over several of them."""
+        ends = np.linspace(0, len(self.arrays[0]), self.workers.count + 1)[1:-1]
+        inner = np.searchsorted(self.arrays[2], ends).tolist()
+        return list(pairwise([0, *inner, len(self._center)]))
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
         """Return objective, gradient and scores at `theta`, (p + 1,)."""
-        objective = self._objective
-        share, target = objective.share, objective.targets(slice(None), np.dtype(np.float64))
-        there, scores = np.flatnonzero(theta[:-1]), np.empty(objective.n)
+        share, target = self.share, self.targets(slice(None), np.dtype(np.float64))
+        there, scores = np.flatnonzero(theta[:-1]), np.empty(self.n)
         weights = theta[there]
-        kernels().scores(*self._arrays, there.astype(np.uint64), weights, scores)
+        kernels().scores(*self.arrays, there.astype(np.uint64), weights, scores)
         bias = theta[-1] - self._center[there] @ weights
-        scores += objective.beside(bias, slice(None), scores.dtype)
+        scores += self.beside(bias, slice(None), scores.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
-            values, residual = objective.loss.value_and_residual(scores, target)
+            values, residual = self.loss.value_and_residual(scores, target)
             value = float(values @ share)
             weighted = residual * share
             total = weighted.sum()
@@ -173,13 +180,13 @@ class ColumnPass:
         if self._is_as_given:
             known = Sums(value, gradient[:-1].copy(), np.array(total), None)
         gradient[:-1] -= self._center * total
-        gradient[-1] = total if objective.intercept else 0.0
-        objective.reads.rows += objective.n
-        penalty = objective.penalty[there] * weights
+        gradient[-1] = total if self.intercept else 0.0
+        self.reads.rows += self.n
+        penalty = self.penalty[there] * weights
         gradient[there] += penalty
         value += 0.5 * float(penalty @ weights)
-        if objective.l1 is not None:
-            value += float(objective.l1[there] @ np.abs(weights))
+        if self.l1 is not None:
+            value += float(self.l1[there] @ np.abs(weights))
         return Snapshot(theta, value, gradient, scores, known, residual)
 
     def _products(self, numbers: NumPyArray) -> NumPyArray:
@@ -187,9 +194,9 @@ class ColumnPass:
         found = np.empty(len(self._center) + 1)
 
         def of_part(part: tuple[int, int]) -> None:
-            kernels().products(*self._arrays, *part, numbers, found)
+            kernels().products(*self.arrays, *part, numbers, found)
 
-        for _ in self._objective.workers.map(of_part, self._parts):
+        for _ in self.workers.map(of_part, self._parts):
             pass
         return found
 
@@ -341,7 +348,10 @@ class OfOneOutput:
         sign, weight, total = np.sign(t), self._weight, self._total
         here = kernels().measure(*arrays, these, self._moved, weight)[0]
         here += self._of_loss[free] + self._shift * self._mean[free] + l2 * t + l1 * sign
-        wanted = conjugate_gradients(self._hessian_over(free), -here, self._square[free])
+        square = self._square[free]
+        wanted = conjugate_gradients(
+            self._hessian_over(free), -here, lambda rest: rest / square, constants.SAMPLE_FORCING
+        ).step
         turns = (t + wanted) * sign <= 0
         # What would turn its sign becomes 0, and that is lower as a rule.
         step, along = np.where(turns, -t, wanted), np.empty(len(weight))
@@ -396,33 +406,6 @@ def merged(
         np.add.at(t, first[twins], t[twins])
         t[twins] = 0
     return t, has_own
-
-
-def conjugate_gradients(
-    product: Callable[[NumPyArray], NumPyArray], right: NumPyArray, diagonal: NumPyArray
-) -> NumPyArray:
-    """Return about the step that a matrix takes to `right`, preconditioned by its diagonal.
-
-    It ends where a tenth of the residual is left, in the preconditioner's metric.
-    """
-    step, rest = np.zeros_like(right), right.copy()
-    scaled = rest / diagonal
-    direction, square = scaled, float(rest @ scaled)
-    first = square
-    for _ in range(constants.MOST_STEPS):
-        if not square > 0.01 * first:
-            break
-        image = product(direction)
-        steepness = float(direction @ image)
-        if not steepness > 0:
-            break
-        length = square / steepness
-        step += length * direction
-        rest -= length * image
-        scaled = rest / diagonal
-        last, square = square, float(rest @ scaled)
-        direction = scaled + square / last * direction
-    return step
 
 
 def least_along(

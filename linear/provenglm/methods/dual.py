@@ -18,21 +18,19 @@ residuals at its scores, or by those that the rows have, which the weights fit e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from provenglm import constants
 from provenglm.compiled import kernels
-from provenglm.methods.state import State
+from provenglm.methods.base import Method, Step, Target
 from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Scaling, Snapshot, products
 from provenglm.model.sampling import fits_float32
-from provenglm.model.solution import Settings
-from provenglm.proof.duality import duality_gap, gap_of_residuals
+from provenglm.proof.duality import gap_of_residuals
 from provenglm.rows.blocks import parts_of
 from provenglm.rows.csr import made_of
 from provenglm.types import NumPyArray
@@ -45,112 +43,77 @@ _TINY = float(np.finfo(np.float64).tiny)
 _ULP = float(np.finfo(np.float64).eps)
 
 
-def is_for(features: csr_array, l2: float) -> bool:
-    """Return whether the penalty is strong enough for these features."""
-    square = float(np.vdot(features.data, features.data))
-    return l2 > 0 and square <= constants.DUAL_CURVATURE * features.shape[0] ** 2 * l2
+class DualCoordinateAscent(Method):
+    """Epochs over the rows, until they say that the optimum is as near as asked.
 
-
-def is_for_classes(objective: Objective) -> bool:
-    """Return whether classes of dense rows are solved sooner by steps of single rows."""
-    (n, p), outputs = objective.rows.shape, objective.loss.outputs
-    penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
-    is_penalised = penalty.min(initial=np.inf) > 0
-    has_room = 4 * n * max(p, 2 * outputs) <= constants.COPY_BYTES
-    if outputs == 1 or objective.rows.is_sparse or objective.rows.is_on_disk:
-        return False
-    if not (is_penalised and has_room):
-        return False
-    # A variance is 1 in theta's coordinates.
-    is_strong = float((1 / penalty).sum()) <= constants.DUAL_CURVATURE_OF_DENSE * n
-    return is_strong or n <= p * outputs
-
-
-def states(
-    objective: Objective,
-    start: NumPyArray,
-    settings: Settings,
-    rng: np.random.Generator,
-    go_on: Callable[[NumPyArray], Iterator[State]],
-) -> Iterator[State]:
-    """Yield a state for the start, and each time when the optimum seems as near as asked.
-
-    If epochs gain too little, or were too many for the penalty, another method continues.
+    It gives up if epochs gain too little, or the penalty is too weak.
 
     Parameters
     ----------
-    go_on : callable
-        From a start to the states of that method.
+    objective : Objective
+    is_precise : bool
+        Whether float32 has too few digits for what is asked.
+    rng : numpy.random.Generator
+        Of the order of the rows.
     """
-    objective = replace(objective, rows=objective.rows.precise())
-    rows = objective.rows
-    # The penalty is that of theta's coordinates.
-    why = ""
-    used = int(np.argmax(objective.scaling.inverse))
-    l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
-    if not rows.is_sparse or is_for(rows.block(slice(0, objective.n)), l2):
-        start, why = yield from _epochs(objective, start, l2, settings, rng)
-    for each in go_on(start):
-        yield replace(each, why=why)
 
+    name = "dual-coordinate-ascent"
+    is_cheap = True
+    why = ", and the penalty is strong enough for steps of single rows in the dual"
 
-def _epochs(
-    objective: Objective,
-    start: NumPyArray,
-    l2: float,
-    settings: Settings,
-    rng: np.random.Generator,
-) -> Generator[State, None, tuple[NumPyArray, str]]:
-    """Yield the states of the dual; return where another method continues, and why.
+    def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
+        super().__init__(replace(objective, rows=objective.rows.precise()))
+        self._is_precise, self._rng = is_precise, rng
+        self._dual: _Dual | None = None
+        self._distances: list[float] = []
+        # What is left of the distance, and by how much the estimates of it were too small so far.
+        # The dual's leaves out what its residuals are moved by: so far up to 1.7 times.
+        self._left = self._of_dual = np.inf
+        self._is_near = False
+        self._ratio, self._ratio_of_dual = 1.0, 2.0
 
-    The dual has a number for each row and class, which are not kept for the other method.
-    """
-    null, first = objective.null()[1], objective.snapshot(start)
-    dual = _Dual(objective, l2, first, settings.is_precise, rng)
+    def step(self, point: Snapshot, target: Target) -> Step:
+        if self._dual is None:
+            self._dual = _Dual(self.objective, point, self._is_precise, self._rng)
+        elif np.isfinite(self._left):
+            self._ratio = max(1.0, target.gap / max(self._left, _TINY))
+        null = point.objective + target.gained
+        while True:
+            value, distance, of_dual = self._dual.epoch()
+            before = self._distances[-1] if self._distances else distance
+            rate = min(1.0, distance / max(before, _TINY))
+            self._distances.append(distance)
+            # The rows were met in the middle of the epoch, on average.
+            self._left, self._of_dual = distance * rate**0.5, of_dual * rate**0.5
+            enough = target.tol * (null - value)
+            # The proof by the dual costs about an epoch: not where that would be enough, too.
+            self._is_near = (
+                self._ratio_of_dual * self._of_dual <= enough < self._ratio * self._left * rate
+            )
+            if self._ratio * self._left <= enough or self._is_near or self.objective.is_late:
+                break
+            if self._is_slow():
+                count = len(self._distances)
+                self.gave_up = f"{self.why}, which gained too little after {count} epochs"
+                break
+        change = self._dual.theta() - point.theta
+        fall = -float(np.vdot(point.gradient, change))
+        return Step(change, target.gap, fall, is_whole=True)
 
-    def state(snapshot: Snapshot, left: float, gap: float | None = None) -> State:
-        passes = objective.passes
-        return State(
-            objective, snapshot, left, passes, None, gap, "sdca", is_cheap=True, why=dual.why
-        )
+    def _is_slow(self) -> bool:
+        """Whether the last epochs together left more than `SLOW` of the distance."""
+        epochs = constants.SLOW_EPOCHS
+        if len(self._distances) <= epochs:
+            return False
+        return not self._distances[-1] <= constants.SLOW * self._distances[-1 - epochs]
 
-    def why() -> str:
-        return f"{dual.why}, which gained too little after {len(distances)} epochs"
-
-    yield state(first, np.inf)
-    distances: list[float] = []
-    # The dual's estimate leaves out what its residuals are moved by: so far up to 1.7 times.
-    ratio, ratio_of_dual = 1.0, 2.0
-    epochs = constants.SLOW_EPOCHS
-    while len(distances) <= epochs or distances[-1] <= constants.SLOW * distances[-1 - epochs]:
-        value, distance, of_dual = dual.epoch()
-        rate = min(1.0, distance / max(distances[-1], _TINY)) if distances else 1.0
-        distances.append(distance)
-        # The rows were met in the middle of the epoch, on average.
-        left, of_dual = distance * float(np.sqrt(rate)), of_dual * float(np.sqrt(rate))
-        is_last = len(distances) == constants.EPOCHS_TO_PART
-        most = constants.APART if is_last else 1 / constants.APART
-        if dual.is_weak and len(distances) <= constants.EPOCHS_TO_PART and value > most * null:
-            if value > null:
-                return start, why()
-            break
-        enough = settings.tol * (null - value)
-        # The proof by the dual costs about an epoch: not where that would be enough, too.
-        is_near = ratio_of_dual * of_dual <= enough < ratio * left * rate
-        if ratio * left <= enough or is_near or objective.is_late:
-            snapshot = objective.snapshot(dual.theta())
-            gap = duality_gap(objective, snapshot)
-            ratio = max(1.0, gap / max(left, _TINY))
-            if gap > enough and is_near:
-                by_dual = dual.gap(snapshot)
-                ratio_of_dual = max(ratio_of_dual, by_dual / max(of_dual, _TINY))
-                gap, left = min(gap, by_dual), min(left, by_dual)
-            yield state(snapshot, left, gap)
-    snapshot = objective.snapshot(dual.theta())
-    yield state(snapshot, left)
-    if snapshot.objective < first.objective:
-        start = snapshot.theta
-    return start, why()
+    def bound(self, point: Snapshot, target: Target) -> float:
+        if self._dual is None or not self._is_near:
+            return np.inf
+        by_dual = self._dual.gap(point)
+        self._ratio_of_dual = max(self._ratio_of_dual, by_dual / max(self._of_dual, _TINY))
+        self._left = min(self._left, by_dual)
+        return by_dual
 
 
 class _Dual:
@@ -167,11 +130,13 @@ class _Dual:
     def __init__(
         self,
         objective: Objective,
-        l2: float,
         first: Snapshot,
         is_precise: bool,
         rng: np.random.Generator,
     ) -> None:
+        # The penalty is that of theta's coordinates.
+        used = int(np.argmax(objective.scaling.inverse))
+        l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
         self._objective, self._l2, self._rng = objective, l2, rng
         rows, share, outputs = objective.rows, objective.share, objective.loss.outputs
         self._is_softmax, self._is_dense = outputs > 1, not rows.is_sparse
@@ -202,10 +167,6 @@ class _Dual:
         count = 1 / float(share @ share)
         of_weights = share * square / l2
         mean = float(share @ of_weights)
-        self.is_weak = self._is_dense and mean > constants.DUAL_CURVATURE_OF_DENSE
-        self.why = ", and the penalty is strong enough for steps of single rows in the dual"
-        if self.is_weak:
-            self.why = ", and with fewer rows than weights for steps of single rows in the dual"
         of_bias = max(constants.OF_BIAS, constants.PART_OF_BIAS * mean)
         self._of_bias = of_bias * count if objective.intercept else 0.0
         curvature = of_weights + share * self._of_bias

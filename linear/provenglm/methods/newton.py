@@ -1,127 +1,139 @@
-"""Damped Newton on rows in memory: exact where the problem is small, a start where it is large."""
+"""Newton's method with a Hessian that is factored: that of all rows, or of a sample of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
+from provenglm import constants
+from provenglm.methods.base import Method, Step, Target
+from provenglm.methods.secants import Secants
+from provenglm.methods.thinned import Thinned
+from provenglm.model.cholesky import CholeskyMetric
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
+from provenglm.model.sampling import objective_of
+from provenglm.model.shifts import centre_unpenalised
 from provenglm.types import NumPyArray
 
-_RIDGE = 1e-12
-"""Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
 
-_ARMIJO = 1e-4
+class Newton(Method):
+    """Steps of the full gradient in the metric of a Hessian over all weights.
 
-_LONGEST = 16
-"""Of a step: without an optimum there would be no end."""
+    The Hessian of a sample is corrected by what the steps so far have told. It is computed again
+    where a step leaves too much, and the curvature has changed.
 
-_SHORTEST, _ROUNDING = 1e-10, 1e-16
-"""Of a step, and of the objective: a shorter step that promises less is not tried."""
-
-
-@dataclass(frozen=True)
-class Iterate:
-    """A point of Newton's method, and half the squared Newton decrement there."""
-
-    theta: NumPyArray
-    scores: NumPyArray
-    objective: float
-    gradient: NumPyArray
-    decrement: float
-
-
-def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool]:
-    """Return the Cholesky factor of the Hessian, with as small a ridge as it needs."""
-    # Relative to each entry: a feature with a huge penalty would else drown the others.
-    diagonal = np.maximum(hessian.diagonal(), np.finfo(np.float64).tiny)
-    if not np.isfinite(hessian).all():
-        raise FloatingPointError("the Hessian is not finite: the scores or the features overflow")
-    for count in range(13):
-        if count == 12:
-            # Where classes run apart, probabilities of 1 leave less on the diagonal than beside it.
-            diagonal = np.maximum(np.abs(hessian).sum(axis=1), diagonal)
-        try:
-            hessian.ravel()[:: len(hessian) + 1] = diagonal * (1 + ridge)
-            chol, lower = scipy.linalg.cho_factor(hessian, lower=True, check_finite=False)
-            return chol, lower
-        except np.linalg.LinAlgError:
-            ridge *= 30
-    raise FloatingPointError("the Hessian has no Cholesky factor, with any ridge")
-
-
-def iterate(sample: Sample, theta: NumPyArray) -> Iterator[Iterate]:
-    """Yield the start and then one point for each step; ends where no step leads lower."""
-    scores = sample.scores(theta)
-    objective = sample.value(theta, scores)
-    while True:
-        gradient = sample.gradient(theta, scores)
-        chol = factor(sample.hessian(scores))
-        step = scipy.linalg.cho_solve(chol, gradient.ravel(), check_finite=False)
-        decrement = 0.5 * float(gradient.ravel() @ step)
-        yield Iterate(theta, scores, objective, gradient, decrement)
-        step = without_shift(step.reshape(theta.shape), sample.penalty)
-        along = sample.rows @ step
-        length = 1.0
-        while True:
-            new_theta, new_scores = theta - length * step, scores - length * along
-            new = sample.value(new_theta, new_scores)
-            if new <= objective - _ARMIJO * length * 2 * decrement:
-                break
-            length /= 2
-            if is_rounding(length, decrement, objective):
-                return
-        # Where the curvature fades along the step, as in a logistic loss of separable classes, the
-        # step is too short.
-        while 1 <= length < _LONGEST:
-            longer_theta, longer_scores = theta - 2 * length * step, scores - 2 * length * along
-            longer = sample.value(longer_theta, longer_scores)
-            if not longer < new:
-                break
-            length, new, new_theta = 2 * length, longer, longer_theta
-        # Scores are computed again, because each update of them would add a rounding error.
-        theta, scores = new_theta, sample.scores(new_theta)
-        objective = sample.value(theta, scores)
-
-
-def is_rounding(length: float, decrement: float, objective: float) -> bool:
-    """Whether a step is so short a part of Newton's that what is not lower there is rounding.
-
-    From 0, an exponential of scores near 30 is reached by 1e-12 of the step: the curvature is 1
-    there, and the gradient 1e13.
+    Parameters
+    ----------
+    objective : Objective
+    sample : Sample
+        Whose Hessian is taken: all rows in their order, or some of them.
     """
-    return length < _SHORTEST and not length * decrement > _ROUNDING * abs(objective)
 
+    def __init__(self, objective: Objective, sample: Sample) -> None:
+        super().__init__(objective)
+        self._sample = sample
+        self._has_all = self.is_cheap = len(sample.target) == objective.n
+        self.name = "newton-cholesky" if self._has_all else "sampled-newton"
+        self._secants = Secants()
+        self._metric: CholeskyMetric | None = None
+        self._curvature: NumPyArray = np.zeros(0)
+        self._last = np.inf
+        self._thinned = Thinned.of(objective, len(sample.target))
 
-def without_shift(step: NumPyArray, penalty: NumPyArray) -> NumPyArray:
-    """Return a step without what adds the same to all classes, where there is no penalty.
+    def step(self, point: Snapshot, target: Target) -> Step:
+        scores = self._scores_at(point)
+        is_new = self._metric is None or (self._has_all and not self._sample.loss.is_quadratic)
+        if is_new:
+            self._measure(point, scores)
+        step, decrement = self._step(point)
+        if not is_new and decrement > constants.CHANGED * self._last and self._has_changed(scores):
+            self._measure(point, scores)
+            step, decrement = self._step(point)
+        self._last = decrement
+        # Beside a Hessian of all rows, the scores along a step cost nothing.
+        along = -(self._sample.rows @ step) if self._has_all else None
+        return Step(-step, decrement, 2 * decrement, along)
 
-    The loss does not see it and the Hessian is singular along it: rounding would add up to scores
-    of thousands, which leave float32 no digits for the rest.
-    """
-    if step.ndim == 2:
-        free = penalty == 0
-        step[free] -= step[free].mean(axis=1, keepdims=True)
-    return step
+    def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
+        if not self._has_all:
+            self._secants.add(new.theta - old.theta, new.gradient - old.gradient)
 
+    def forget(self) -> bool:
+        knew = len(self._secants) > 0
+        self._secants.clear()
+        return knew
 
-def of_no_shift(theta: NumPyArray) -> NumPyArray:
-    """Return theta, or a step, without what is the same for all classes: a new array of classes.
+    def _step(self, point: Snapshot) -> tuple[NumPyArray, float]:
+        """Return the step to be subtracted, and the decrement."""
+        assert self._metric is not None
+        step = self._secants.solve(self._metric, point.gradient)
+        step = centre_unpenalised(step, self.objective.penalty)
+        return step, 0.5 * float(point.gradient.ravel() @ step.ravel())
 
-    The loss does not see it, and the penalty is least without it. A Hessian has the penalty alone
-    there: no preconditioner that is a diagonal would fit.
-    """
-    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
+    def _scores_at(self, point: Snapshot) -> NumPyArray:
+        """Return the scores of the sample's rows."""
+        return point.scores if self._has_all else self._sample.scores(point.theta)
 
+    def _measure(self, point: Snapshot, scores: NumPyArray) -> None:
+        """Compute the Hessian, and factor it."""
+        sample = self._sample
+        self._curvature = sample.loss.curvature(scores, sample.target)
+        if not self._has_all:
+            self.objective.reads.rows += len(sample.target)
+        if self._thinned is not None:
+            hessian = self._thinned.hessian(point.theta)
+        else:
+            hessian = sample.hessian(scores)
+        self._metric = CholeskyMetric(hessian, is_exact=self._has_all)
 
-def minimise(sample: Sample, theta: NumPyArray, tol: float, steps: int) -> NumPyArray:
-    """Return the point whose decrement is at most `tol`, or that after `steps` steps."""
-    last = theta
-    for count, point in enumerate(iterate(sample, theta)):
-        last = point.theta
-        if point.decrement <= tol or count == steps:
-            break
-    return last
+    def _has_changed(self, scores: NumPyArray) -> bool:
+        """Whether the curvature is another than that of the metric."""
+        share, curvature = (
+            self._sample.share,
+            self._sample.loss.curvature(scores, self._sample.target),
+        )
+        change = float((share @ np.abs(curvature - self._curvature)).sum())
+        return change > constants.CHANGED * float((share @ self._curvature).sum())
+
+    # The start.
+
+    def levels(self) -> Iterator[tuple[Method, float]]:
+        """Yield Newton's method on a part of the sample, by way of parts of that.
+
+        Each to the error that a sample of its size has anyway, about p / 2n in units of the loss.
+        Not on the whole sample: a step over all rows costs less and leads further.
+        """
+        objective, sample = self.objective, self._sample
+        theta, null = objective.null()
+        if self._has_all:
+            return
+        objective.takes_moments = self._has_gap(theta)
+        # A pass over data on disk costs so much more than the sample that the whole of it pays.
+        sizes = [len(sample.target) // (constants.GROWTH if self._thinned is None else 1)]
+        least = max(constants.LEAST_ROWS // 2, 2 * constants.ROWS_OF_A_FEATURE * len(theta))
+        while sizes[-1] >= least:
+            sizes.append(sizes[-1] // constants.GROWTH)
+        for count in reversed(sizes[:-1]):
+            head = sample.head(count)
+            enough = constants.ERROR_OF_A_START * abs(null) * theta.size / count
+            yield Newton(objective_of(head, objective), head), enough
+            objective.reads.rows += count
+
+    def start(self, theta: NumPyArray) -> NumPyArray:
+        if self._thinned is None:
+            return theta
+        gradient, hessian = self._thinned.derivatives(theta)
+        return theta - CholeskyMetric(hessian).solve(gradient)
+
+    def _has_gap(self, theta: NumPyArray) -> bool:
+        """Whether a duality gap may come near the distance to the optimum.
+
+        It is about the curvature over the penalty times as large, of the least penalised feature.
+        """
+        sample, objective = self._sample, self.objective
+        penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
+        curvature = sample.loss.curvature(sample.scores(theta), sample.target)
+        mean = float((sample.share @ curvature).mean())
+        return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)

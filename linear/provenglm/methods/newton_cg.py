@@ -18,30 +18,27 @@ directions: the run ends by proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import scipy.linalg
 from scipy.sparse import issparse
 
 from provenglm import constants
-from provenglm.methods.metric import inverse
-from provenglm.methods.newton import of_no_shift
-from provenglm.methods.state import State
+from provenglm.methods.base import Method, Step, Target
+from provenglm.methods.caution import next_caution
+from provenglm.model.cholesky import inverse
+from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.coordinates import in_coordinates
 from provenglm.model.losses import SecondDerivative
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import fits_float32, has_offsets
-from provenglm.proof.duality import duality_gap, weighted_square
-from provenglm.rows.blocks import parts_of
+from provenglm.model.shifts import centre_classes
+from provenglm.proof.duality import weighted_square
 from provenglm.rows.csr import made_of, transposed
 from provenglm.types import NumPyArray
-
-_ROUNDING = 1e-14
-"""Of the objective."""
 
 _CENTRED = 1e-3
 """Of a column's squares, that its centring leaves at least: less would be rounding."""
@@ -49,21 +46,13 @@ _CENTRED = 1e-3
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-def states(
-    objective: Objective,
-    start: NumPyArray,
-    tol: float,
-    is_precise: bool,
-    has_room: bool,
-    sample: Sample | None = None,
-) -> Iterator[State]:
-    """Yield a state for each step of Newton's method; ends where no step leads lower.
+class NewtonCG(Method):
+    """Newton's method by conjugate gradients on the Hessian of all rows.
 
     Parameters
     ----------
-    tol : float
-        Relative to what is gained over the objective without features: a snapshot that is proven
-        to be as near has no step looked for.
+    objective : Objective
+        Of sparse rows, or of dense ones with classes.
     is_precise : bool
         Whether float32 has too few digits for the products.
     has_room : bool
@@ -71,41 +60,38 @@ def states(
     sample : Sample, optional
         Of dense rows with classes: whose mean Hessian over the classes is the preconditioner.
     """
-    objective = replace(objective, rows=objective.rows.precise())
-    is_precise = is_precise or _needs_float64(objective)
-    dtype = np.dtype(np.float64 if is_precise else np.float32)
-    rows = _Rows(objective, dtype, has_room)
-    null = objective.null()[1]
-    snapshot = objective.snapshot(of_no_shift(start))
-    last = caution = 0.0
-    common = None if sample is None else _Common(sample)
-    while True:
-        gap = duality_gap(objective, snapshot)
-        enough = tol * (null - snapshot.objective)
-        if gap <= enough:
-            yield State(objective, snapshot, gap, objective.passes, name="newton-cg", is_cheap=True)
-        hessian = _Hessian(objective, rows, snapshot, caution, common)
-        step, size, decrement = hessian.solved(
-            last, constants.MOST_FORCING * tol, null - snapshot.objective
-        )
+
+    name = "newton-cg"
+    is_cheap = True
+
+    def __init__(
+        self, objective: Objective, is_precise: bool, has_room: bool, sample: Sample | None = None
+    ) -> None:
+        super().__init__(replace(objective, rows=objective.rows.precise()))
+        self.is_single = not (is_precise or _needs_float64(objective))
+        self._has_room = has_room
+        self._rows: _Rows | None = None
+        self._common = None if sample is None else _Common(sample)
+        self._size = self._caution = 0.0
+
+    def start(self, theta: NumPyArray) -> NumPyArray:
+        return centre_classes(theta)
+
+    def step(self, point: Snapshot, target: Target) -> Step:
+        if self._rows is None:
+            dtype = np.dtype(np.float32 if self.is_single else np.float64)
+            self._rows = _Rows(self.objective, dtype, self._has_room)
+        hessian = _Hessian(self.objective, self._rows, point, self._caution, self._common)
+        step, self._size = hessian.solved(self._size, target)
         # With caution the model gains less than there is.
-        decrement = gap if caution else min(gap, decrement)
-        yield State(
-            objective, snapshot, decrement, objective.passes, name="newton-cg", is_cheap=True
-        )
-        length = length_of(objective, snapshot, step)
-        new = objective.snapshot(snapshot.theta + length * step.theta)
-        gained = snapshot.objective - new.objective
-        is_lower = gained > _ROUNDING * abs(snapshot.objective)
-        if dtype == np.float32 and not is_lower:
-            # It may have no more digits to give.
-            dtype = np.dtype(np.float64)
-            rows = _Rows(objective, dtype, has_room)
-        elif not is_lower:
-            return
-        if is_lower:
-            snapshot, last = new, size
-        caution = next_caution(caution, length)
+        left = np.inf if self._caution else step.decrement
+        return step._replace(decrement=min(target.gap, left))
+
+    def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
+        self._caution = next_caution(self._caution, length)
+
+    def in_float64(self) -> None:
+        self.is_single, self._rows = False, None
 
 
 def _needs_float64(objective: Objective) -> bool:
@@ -114,29 +100,6 @@ def _needs_float64(objective: Objective) -> bool:
     if not rows.is_sparse:
         return False
     return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
-
-
-def next_caution(caution: float, length: float) -> float:
-    """Return the next step's caution, after one of this length."""
-    if length < constants.SHORT:
-        return min(max(2 * caution, constants.FIRST_CAUTION), 0.5)
-    if length > 1 - constants.SHORT:
-        return caution / 4 if caution >= constants.FIRST_CAUTION else 0.0
-    return caution
-
-
-class Step(NamedTuple):
-    """A step, with the scores along it.
-
-    Attributes
-    ----------
-    gain : float
-        What the quadratic model gains with the whole step.
-    """
-
-    theta: NumPyArray
-    scores: NumPyArray
-    gain: float
 
 
 class _Rows:
@@ -318,10 +281,10 @@ class _Hessian:
         self._preconditioned: Callable[[NumPyArray], NumPyArray]
         if common is None:
             self.diagonal = self._diagonal((curvature.diagonal.T * share).T)
-            self._preconditioned = lambda gradient: of_no_shift(gradient / self.diagonal)
+            self._preconditioned = lambda gradient: centre_classes(gradient / self.diagonal)
         else:
             matrix, longer = common.inverse(curvature)
-            self._preconditioned = lambda gradient: of_no_shift((matrix @ gradient) * longer)
+            self._preconditioned = lambda gradient: centre_classes((matrix @ gradient) * longer)
 
     def _diagonal(self, each: NumPyArray) -> NumPyArray:
         """Return the Hessian's diagonal, from the curvatures times the shares."""
@@ -388,11 +351,11 @@ class _Hessian:
         moved = np.broadcast_to(first.astype(self.rows.dtype), shape)
         return gradient[:-1] + self._products(moved), first
 
-    def solved(self, last: float, tol: float, gained: float) -> tuple[Step, float, float]:
+    def solved(self, last: float, target: Target) -> tuple[Step, float]:
         """Return the step of conjugate gradients that leaves a part of the gradient.
 
-        They also end when the gap after the step is at most `tol` times what is gained by then:
-        `gained` before the step, and the step itself.
+        They also end when the gap after the step is small enough beside what is gained by then:
+        before the step, and by the step itself.
 
         Parameters
         ----------
@@ -402,122 +365,42 @@ class _Hessian:
         Returns
         -------
         step : Step
+            Its decrement is what the step gains, and about what it leaves.
         size : float
-            Of the gradient, in the preconditioner's metric.
-        decrement : float
-            What the step gains, and about what it leaves.
+            That of the gradient, in the preconditioner's metric.
         """
         gradient = self._snapshot.gradient
         reduced, intercept = self._reduced(gradient)
-        rest = -of_no_shift(reduced)
-        step = np.zeros_like(rest)
+        right = -centre_classes(reduced)
         scores = np.zeros(self._snapshot.scores.shape, self.rows.dtype)
         scores += intercept.astype(scores.dtype)
-        scaled = self._preconditioned(rest)
-        direction = scaled.copy()
-        square = started = float(np.vdot(rest, scaled))
+        size = float(np.sqrt(np.vdot(right, self._preconditioned(right))))
         # A quadratic function is the same everywhere: a second step would gain nothing.
         forcing = 0.0
         if not self._objective.loss.is_quadratic:
-            left = constants.MOST_FORCING * float(np.sqrt(started)) / max(last, _TINY)
+            left = constants.MOST_FORCING * size / max(last, _TINY)
             forcing = float(np.clip(left, constants.LEAST_FORCING, constants.MOST_FORCING))
-        lengths: list[float] = []
-        ratios: list[float] = []
-        while square > forcing**2 * started and len(lengths) < constants.MOST_STEPS:
-            best, along, product = self._image(direction)
-            curvature = float(np.vdot(direction, product))
-            if not curvature > 0:
-                break  # rounding
-            length = square / curvature
+        tol, gained = constants.MOST_FORCING * target.tol, target.gained
+        best: NumPyArray
+        along: NumPyArray
+
+        def product(direction: NumPyArray) -> NumPyArray:
+            nonlocal best, along
+            best, along, image = self._image(direction)
+            return image
+
+        def taken(length: float, square: float, rest: NumPyArray) -> bool:
+            nonlocal gained, intercept, scores
             gained += 0.5 * length * square
-            step += length * direction
             intercept = intercept + length * best
-            along *= along.dtype.type(length)
+            np.multiply(along, along.dtype.type(length), out=along)
             scores += along
-            rest -= length * product
-            scaled = self._preconditioned(rest)
-            lengths.append(length)
-            ratios.append(float(np.vdot(rest, scaled)) / square)
-            square *= ratios[-1]
-            direction *= ratios[-1]
-            direction += scaled
-            is_late = self._objective.is_late
-            if is_late or weighted_square(rest, self._of_weights) <= tol * gained:
-                break
-        theta = np.concatenate([step, intercept[None]])
-        gain = -0.5 * float(np.vdot(gradient, theta))
-        left = 0.5 * square / _least_eigenvalue(lengths, ratios)
-        return Step(theta, scores, gain), float(np.sqrt(started)), gain + left
+            if self._objective.is_late:
+                return True
+            return weighted_square(rest, self._of_weights) <= tol * gained
 
-
-def _least_eigenvalue(lengths: list[float], ratios: list[float]) -> float:
-    """Return the least Ritz value of conjugate gradients (Golub & Van Loan 2013, section 11.3)."""
-    if not lengths:
-        return 1.0
-    inverse, ratio = 1 / np.array(lengths), np.array(ratios[:-1])
-    diagonal = inverse.copy()
-    diagonal[1:] += ratio * inverse[:-1]
-    beside = np.sqrt(ratio) * inverse[:-1]
-    values = scipy.linalg.eigh_tridiagonal(
-        diagonal, beside, eigvals_only=True, select="i", select_range=(0, 0)
-    )
-    return max(float(values[0]), _TINY)
-
-
-def length_of(objective: Objective, snapshot: Snapshot, step: Step) -> float:
-    """Return about which part of a step leads to the least along it, by the scores alone."""
-    theta, penalty = snapshot.theta, objective.used(snapshot.theta)
-    parts = parts_of(objective.n, objective.loss.outputs)
-    at_start = 0.5 * float((penalty * theta * theta).sum())
-    of_penalty = float((penalty * theta * step.theta).sum())
-    square = float((penalty * step.theta * step.theta).sum())
-    falls = 2 * step.gain
-
-    def at(length: float) -> tuple[float, float]:
-        """Return objective and slope."""
-
-        def of_part(part: slice) -> NumPyArray:
-            share, along = objective.share[part], step.scores[part]
-            with np.errstate(over="ignore", invalid="ignore"):
-                value, residual = objective.loss.value_and_residual(
-                    snapshot.scores[part] + length * along, objective.target[part]
-                )
-                residual *= along
-                rise = residual.reshape(len(share), -1).sum(axis=1)
-                return np.array([share @ value, share @ rise])
-
-        value = at_start + length * (of_penalty + 0.5 * length * square)
-        slope = of_penalty + length * square
-        for of_value, of_slope in objective.workers.map(of_part, parts):
-            value, slope = value + of_value, slope + of_slope
-        return value, slope
-
-    low, high, length = (0.0, -falls), (np.inf, np.inf), 1.0
-    rose = None
-    for _ in range(constants.MOST_STEPS):
-        value, here = at(length)
-        if abs(here) <= constants.SLOPE * falls and (here <= 0 or value <= snapshot.objective):
-            break
-        # An end that stays twice counts half (Illinois): its slope may be much the steeper one, and
-        # the ends would close up by a few per cent at a time.
-        if here < 0:
-            low = length, here
-            if rose is False:
-                high = high[0], 0.5 * high[1]
-        else:
-            high = length, here if here < np.inf else np.inf
-            if rose:
-                low = low[0], 0.5 * low[1]
-        rose = not here < 0
-        length = _between(low, high)
-    return length
-
-
-def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
-    """Return the next length between two, each with the slope there."""
-    (start, falls), (end, rises) = low, high
-    if end == np.inf:
-        return 2 * start
-    if rises == np.inf:
-        return start + 0.1 * (end - start)
-    return start + (end - start) * float(np.clip(falls / (falls - rises), 0.05, 0.95))
+        found = conjugate_gradients(product, right, self._preconditioned, forcing, taken)
+        change = np.concatenate([found.step, intercept[None]])
+        fall = -float(np.vdot(gradient, change))
+        decrement = 0.5 * fall + 0.5 * found.square / found.least_eigenvalue
+        return Step(change, decrement, fall, scores), size

@@ -1,4 +1,4 @@
-"""Steps with a sample's Hessian as products, and whether classes of dense rows go by them.
+"""Newton's method by conjugate gradients with a sample's Hessian.
 
 A step solves for the gradient of all rows with the Hessian of some of them, by conjugate gradients
 in float32. Their preconditioner is one matrix for all outputs: the second moments times the mean
@@ -9,52 +9,22 @@ not know of the Hessian, the next ones do.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from provenglm import constants
-from provenglm.methods import newton_cg as krylov
-from provenglm.methods.metric import Metric, inverse
-from provenglm.methods.newton import of_no_shift
-from provenglm.methods.sampled_newton import Steps
-from provenglm.methods.state import State
+from provenglm.methods.base import Method, Step, Target
+from provenglm.methods.secants import Secants
+from provenglm.model.cholesky import inverse
+from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.losses import SecondDerivative
 from provenglm.model.objective import Objective, Snapshot, products
 from provenglm.model.sample import Sample
-from provenglm.model.solution import Settings
+from provenglm.model.sampling import objective_of
+from provenglm.model.shifts import centre_classes, centre_unpenalised
 from provenglm.types import NumPyArray
-
-
-def states(
-    objective: Objective, sample: Sample, start: NumPyArray, settings: Settings
-) -> Iterator[State]:
-    """Yield the states of `SampleKrylov`, or of `krylov` where a sample has too few rows.
-
-    40,000 rows of 7 classes (effective dimension 53) took 26 passes, and 87 by `krylov`. Some
-    thousand rows are few for each of many classes: 15,000 rows of 100 classes (effective dimension
-    40) took 4,241 passes, and 61 by `krylov`.
-    """
-    (n, p), outputs = objective.rows.shape, objective.loss.outputs
-    is_on_disk, is_precise = objective.rows.is_on_disk, settings.is_precise
-    scores = np.broadcast_to(start[-1], (len(sample.target), *start[-1].shape))
-    if sample.offset is not None:
-        scores = scores + sample.offset
-    curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
-    second = SecondMoments(sample, objective.intercept, float(np.mean(curvature)))
-    preconditioner = second.inverse()
-    of_a_dimension = max(constants.ROWS_OF_A_DIMENSION, constants.ROWS_OF_A_FEATURE * outputs)
-    knows = of_a_dimension * second.dimension(preconditioner) <= n
-    if not (outputs == 1 or is_on_disk or knows):
-        has_room = 4 * n * p <= constants.COPY_BYTES
-        yield from krylov.states(objective, start, settings.tol, is_precise, has_room, sample)
-        return
-    count = len(sample.rows)
-    if not is_on_disk:
-        # A pass over a file costs so much more that all of the sample pays.
-        count = min(count, max(constants.LEAST_ROWS, n // constants.PART_OF_A_STEP))
-    steps = SampleKrylov(objective, sample, second, preconditioner, count, is_precise)
-    yield from steps.states(start)
 
 
 class SecondMoments:
@@ -62,8 +32,9 @@ class SecondMoments:
 
     Parameters
     ----------
-    curvature : float
-        w.
+    sample : Sample
+    objective : Objective
+        That of all rows.
 
     Attributes
     ----------
@@ -71,105 +42,126 @@ class SecondMoments:
         A, with 1 on the diagonal for what the sample does not know.
     """
 
-    def __init__(self, sample: Sample, intercept: bool, curvature: float) -> None:
+    def __init__(self, sample: Sample, objective: Objective) -> None:
+        theta = objective.null()[0]
+        scores = np.broadcast_to(theta[-1], (len(sample.target), *theta[-1].shape))
+        if sample.offset is not None:
+            scores = scores + sample.offset
+        curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
         self.moments = sample.gram(np.sqrt(sample.share))
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
-        if not intercept:
+        if not objective.intercept:
             self.moments[-1, -1] = 1.0
         self._penalty = sample.penalty
-        self.curvature = curvature
+        self._curvature = float(np.mean(curvature))
+        self._inverse: NumPyArray | None = None
 
-    def inverse(self) -> NumPyArray:
-        """Return the inverse of the matrix."""
-        matrix = self.curvature * self.moments
-        matrix.ravel()[:: len(matrix) + 1] += self._penalty
-        return inverse(matrix)
+    def inverse_at(self, curvature: float) -> NumPyArray:
+        """Return the inverse for a mean curvature, or for one that is near it, in float32."""
+        is_far = curvature > 0 and not 0.5 <= curvature / self._curvature <= 2
+        if self._inverse is None or is_far:
+            self._curvature = curvature if is_far else self._curvature
+            matrix = self._curvature * self.moments
+            matrix.ravel()[:: len(matrix) + 1] += self._penalty
+            self._inverse = inverse(matrix).astype(np.float32)
+        return self._inverse
 
-    def dimension(self, inverse: NumPyArray) -> float:
-        r"""Return the effective dimension, the trace of :math:`w A (w A + \Lambda)^{-1}`."""
-        return len(inverse) - float(self._penalty @ inverse.diagonal())
+    @property
+    def dimension(self) -> float:
+        r"""The effective dimension, the trace of :math:`w A (w A + \Lambda)^{-1}`."""
+        found = self.inverse_at(self._curvature)
+        return len(found) - float(self._penalty @ found.diagonal().astype(np.float64))
 
 
-class SampleKrylov(Steps):
+class SampledNewtonCG(Method):
     """For outputs whose Hessian is too large for a matrix.
+
+    It gives up before it begins if a sample of classes has too few rows for each effective
+    dimension. 40,000 rows of 7 classes (effective dimension 53) took 26 passes, and 87 by
+    `NewtonCG`. Some thousand rows are few for each of many classes: 15,000 rows of 100 classes
+    (effective dimension 40) took 4,241 passes, and 61 by `NewtonCG`.
 
     Parameters
     ----------
-    inverse : numpy.ndarray, (p + 1, p + 1)
-        Of the second moments with the penalty.
     count : int
         Rows of the sample for each step.
     is_precise : bool
         Whether float32 has too few digits for the passes.
+    second : SecondMoments, optional
+        Those of the sample, if they are known.
     """
 
-    name = "newton-cg, sample"
+    name = "sampled-newton-cg"
 
     def __init__(
         self,
         objective: Objective,
         sample: Sample,
-        second: SecondMoments,
-        inverse: NumPyArray,
         count: int,
         is_precise: bool = False,
+        second: SecondMoments | None = None,
     ) -> None:
-        super().__init__(objective, sample)
-        if not is_precise:
-            self._objective = in_float32(objective)
+        self._given = objective
+        super().__init__(objective if is_precise else in_float32(objective))
+        self.is_single = self.objective.rows.dtype == np.float32
+        self._sample = sample
         self._rows = sample.rows.astype(np.float32)
-        self._second, self._inverse = second, inverse.astype(np.float32)
+        self._second = second or SecondMoments(sample, objective)
+        outputs = objective.loss.outputs
+        least = max(constants.ROWS_OF_A_DIMENSION, constants.ROWS_OF_A_FEATURE * outputs)
+        needed = least * self._second.dimension
+        is_checked = second is None and outputs > 1 and not objective.rows.is_on_disk
+        if is_checked and needed > objective.n:
+            self.gave_up = f"; {self.name} would need {needed:,.0f} rows for its sample's Hessian"
+        self._secants = Secants()
+        self._hessian: SampleHessian | None = None
         self._count, self._next = count, 0
 
-    def _first(self, start: NumPyArray) -> Snapshot:
-        """Return the first snapshot: about at the sample's optimum, or at a given start."""
-        theta = of_no_shift(start)
-        if start[:-1].any():
-            return self._objective.snapshot(theta)
-        objective = self._objective
-        null = objective.null()[1]
+    def levels(self) -> Iterator[tuple[Method, float]]:
+        objective, head = self.objective, self._sample.head(self._count)
+        theta, null = objective.null()
         enough = constants.ERROR_OF_A_START * abs(null) * theta.size / self._count
-        hessian = self._hessian(theta, slice(0, self._count))
-        for _ in range(constants.MOST_STEPS):
-            step = hessian.solve(hessian.gradient)
-            if 0.5 * float(np.vdot(step, hessian.gradient)) <= enough or objective.is_late:
-                break
-            length, new = 1.0, self._hessian(theta - step, hessian.part)
-            while not new.value < hessian.value and length > 1e-3:
-                length /= 2
-                new = self._hessian(theta - length * step, hessian.part)
-            if not new.value < hessian.value:
-                break
-            theta, hessian = theta - length * step, new
-        snapshot = objective.snapshot(theta)
-        if snapshot.objective <= null:
-            return snapshot
-        return objective.snapshot(of_no_shift(start))
+        few = objective_of(head, objective)
+        yield SampledNewtonCG(few, head, self._count, True, self._second), enough
+        objective.reads.rows += few.reads.rows
 
-    def _metric(self, snapshot: Snapshot) -> Metric:
+    def start(self, theta: NumPyArray) -> NumPyArray:
+        return centre_classes(theta)
+
+    def step(self, point: Snapshot, target: Target) -> Step:
         if self._next + self._count > len(self._rows):
             self._next = 0
         part = slice(self._next, self._next + self._count)
         self._next += self._count
-        return self._hessian(snapshot.theta, part)
+        self._hessian = SampleHessian(self.objective, self._sample, self._rows, point.theta, part)
+        self._hessian.inverse = self._second.inverse_at(self._hessian.curvature)
+        return self._step(point)
 
-    def _hessian(self, theta: NumPyArray, part: slice) -> SampleHessian:
-        hessian = SampleHessian(self._objective, self._sample, self._rows, theta, part)
-        mean = hessian.curvature
-        if mean > 0 and not 0.5 <= mean / self._second.curvature <= 2:
-            self._second.curvature = mean
-            self._inverse = self._second.inverse().astype(np.float32)
-        hessian.inverse = self._inverse
-        return hessian
+    def _step(self, point: Snapshot) -> Step:
+        assert self._hessian is not None
+        step = self._secants.solve(self._hessian, point.gradient)
+        step = centre_unpenalised(step, self.objective.penalty)
+        fall = float(point.gradient.ravel() @ step.ravel())
+        return Step(-step, 0.5 * fall, fall)
+
+    def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
+        self._secants.add(new.theta - old.theta, new.gradient - old.gradient)
+
+    def forget(self) -> bool:
+        knew = len(self._secants) > 0
+        self._secants.clear()
+        return knew
+
+    def in_float64(self) -> None:
+        self.is_single = False
+        self.objective = replace(self._given, rows=self._given.rows.precise())
 
 
 class SampleHessian:
-    """The Hessian of some rows of a sample, and their objective.
+    """The Hessian of some rows of a sample.
 
     Attributes
     ----------
-    value : float
-    gradient : numpy.ndarray, theta's shape
     curvature : float
         The mean.
     inverse : numpy.ndarray, (p + 1, p + 1)
@@ -187,7 +179,6 @@ class SampleHessian:
         part: slice,
     ) -> None:
         loss = objective.loss
-        self.part = part
         self._objective = objective
         self._rows = rows[part]
         target, share = sample.target[part], sample.share[part] / sample.share[part].sum()
@@ -196,14 +187,11 @@ class SampleHessian:
         scores = self._rows @ theta.astype(np.float32)
         if sample.offset is not None:
             scores += sample.offset[part]
-        value, residual = loss.value_and_residual(scores, target)
         self._second: SecondDerivative = loss.second_derivative(scores, target)
         self._second = self._second.astype(np.dtype(np.float32))
         self._share = (share if theta.ndim == 1 else share[:, None]).astype(np.float32)
         self.curvature = float(np.mean(share @ self._second.diagonal))
         penalty = objective.used(theta)
-        self.value = float(share @ value) + 0.5 * float((penalty * theta * theta).sum())
-        self.gradient = products(self._rows, residual * self._share) + penalty * theta
         unseen = sample.unseen() if theta.ndim == 1 else sample.unseen()[:, None]
         self._diagonal = penalty + self.curvature * unseen
         objective.reads.rows += len(self._rows)
@@ -231,25 +219,11 @@ class SampleHessian:
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
         """Return about P^-1 times a gradient of theta's shape, by conjugate gradients."""
-        step = np.zeros_like(gradient)
-        rest = gradient
-        scaled = direction = self._preconditioned(rest)
-        square = first = float(np.vdot(rest, scaled))
-        for _ in range(constants.MOST_STEPS):
-            if square <= constants.SAMPLE_FORCING**2 * first:
-                break
-            image = self.times(direction)
-            curvature = float(np.vdot(direction, image))
-            if not curvature > 0:
-                break  # rounding
-            length = square / curvature
-            step = step + length * direction
-            rest = rest - length * image
-            scaled = self._preconditioned(rest)
-            last, square = square, float(np.vdot(rest, scaled))
-            direction = scaled + square / last * direction
-        return step
+        found = conjugate_gradients(
+            self.times, gradient, self._preconditioned, constants.SAMPLE_FORCING
+        )
+        return found.step
 
     def _preconditioned(self, gradient: NumPyArray) -> NumPyArray:
         scaled: NumPyArray = self.inverse @ gradient.astype(np.float32)
-        return of_no_shift(scaled.astype(np.float64))
+        return centre_classes(scaled.astype(np.float64))

@@ -1,23 +1,36 @@
-"""What the steps between snapshots tell of the Hessian: BFGS on top of a metric."""
+"""What the steps between points tell of the Hessian: BFGS on top of a metric."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from provenglm import constants
-from provenglm.methods.metric import Metric
 from provenglm.types import NumPyArray
+
+
+class Metric(Protocol):
+    """A positive definite matrix P."""
+
+    def solve(self, gradient: NumPyArray) -> NumPyArray:
+        """Return P^-1 times a gradient of theta's shape."""
+        ...
 
 
 class Secants:
     r"""The last pairs of steps and changes of the gradient.
 
     The inverse of the metric is updated by them as in L-BFGS (Nocedal & Wright 2006, algorithm
-    7.4), with the metric where that has a multiple of the identity. Gradients are those of whole
-    snapshots, so that the pairs have no noise, as in stochastic L-BFGS with variance reduction
-    (Moritz, Nishihara & Jordan 2016).
+    7.4), with the metric where that has a multiple of the identity. Gradients are those of all
+    rows, so that the pairs have no noise, as in stochastic L-BFGS with variance reduction (Moritz,
+    Nishihara & Jordan 2016).
     """
 
     def __init__(self) -> None:
         self._pairs: list[tuple[NumPyArray, NumPyArray, float]] = []
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self._pairs)
 
     def clear(self) -> None:
         """Forget all."""

@@ -6,13 +6,12 @@ is made of the scores alone (sequential subspace optimisation: Narkiss & Zibulev
 quadratic function these are the points of conjugate gradients. For other functions the directions
 stay useful when the Hessian changes; conjugate gradients would restart.
 
-An iteration reads the rows twice, in float32: for the gradient, and for the scores along it. A
-snapshot in float64 is taken where the gradient says that its gap is small enough.
+An iteration reads the rows twice, in float32: for the gradient, and for the scores along it. The
+loop evaluates a point in float64 where the gradient says that its gap is small enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,17 +19,13 @@ import numpy as np
 import scipy.linalg
 
 from provenglm import constants
-from provenglm.methods import newton
-from provenglm.methods.newton_cg import Step, length_of, next_caution
-from provenglm.methods.state import State
+from provenglm.methods.base import Method, Step, Target
+from provenglm.methods.caution import next_caution
+from provenglm.model.cholesky import factor
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sampling import draw
-from provenglm.proof.duality import duality_gap, weighted_square
 from provenglm.types import NumPyArray
-
-_ROUNDING = 1e-14
-"""Of the objective."""
 
 _DEPENDENT = 1e-6
 """Of the largest eigenvalue of the directions' products: less is rounding."""
@@ -38,125 +33,57 @@ _DEPENDENT = 1e-6
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-def states(
-    objective: Objective,
-    start: NumPyArray,
-    tol: float,
-    is_precise: bool,
-    rng: np.random.Generator,
-) -> Iterator[State]:
-    """Yield a state for each snapshot in float64; ends where no step leads lower.
+class SubspaceNewton(Method):
+    """Newton's method over the directions so far.
 
     Parameters
     ----------
     objective : Objective
         Of dense rows and one output.
-    tol : float
-        Relative to what is gained over the objective without features.
     is_precise : bool
         Whether float32 has too few digits for the products.
     rng : numpy.random.Generator
         Draws the rows of a preconditioner.
     """
-    given, objective = objective, replace(objective, rows=objective.rows.precise())
-    null = objective.null()[1]
-    snapshot = objective.snapshot(start)
-    in_few_digits = replace(in_float32(given), takes_moments=False)
-    steps = _Steps(objective if is_precise else in_few_digits, rng)
-    gap, decrement = duality_gap(objective, snapshot), np.inf
-    while True:
-        yield State(
-            objective,
-            snapshot,
-            min(gap, decrement),
-            objective.passes,
-            name="newton-cg",
-            is_cheap=True,
-        )
-        theta, of_new = steps.from_snapshot(snapshot, tol, null)
-        new = objective.snapshot(theta)
-        new_gap = duality_gap(objective, new)
-        gained = snapshot.objective - new.objective
-        rounding = _ROUNDING * abs(snapshot.objective)
-        # Near the optimum the gap tells what the objective has no more digits for.
-        if gained > rounding or (gained >= -rounding and new_gap < 0.5 * gap):
-            snapshot, gap, decrement = new, new_gap, of_new
-        elif steps.is_precise:
-            return
-        else:
-            # float32 may have no more digits to give.
-            steps = _Steps(objective, rng)
 
+    name = "subspace-newton"
+    is_cheap = keeps_scores = True
 
-class _Steps:
-    """The iterations between two snapshots.
+    def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
+        self._precise = replace(objective, rows=objective.rows.precise())
+        super().__init__(self._precise if is_precise else in_float32(objective))
+        self.is_single = self.objective.rows.dtype == np.float32
+        self._rng = rng
+        self._begin()
 
-    Attributes
-    ----------
-    is_precise : bool
-        Whether the products are in float64.
-    """
-
-    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
-        self._objective = objective
-        self.is_precise = objective.rows.dtype == np.float64
-        self._preconditioner = _Preconditioner(objective, rng)
-        self._span = _Span(objective)
+    def _begin(self) -> None:
+        self._preconditioner = _Preconditioner(self.objective, self._rng)
+        self._span = _Span(self.objective)
         self._caution = 0.0
 
-    def from_snapshot(
-        self, snapshot: Snapshot, tol: float, null: float
-    ) -> tuple[NumPyArray, float]:
-        """Return a point at which a snapshot is worth while, and its decrement.
+    def in_float64(self) -> None:
+        self.is_single, self.objective = False, self._precise
+        self._begin()
 
-        Parameters
-        ----------
-        tol : float
-            As in `states`.
-        null : float
-            The objective without features.
-        """
-        objective = self._objective
-        started, stalled = 0.0, 0
-        for count in range(constants.MOST_STEPS):
-            gradient = snapshot.gradient
-            enough = tol * (null - snapshot.objective)
-            gap = weighted_square(gradient[:-1], objective.penalty[:-1])
-            curvature = objective.loss.second_derivative(
-                snapshot.scores, objective.target, self._caution
-            ).diagonal
-            if self._preconditioner.update(curvature, objective.passes, gap, enough):
-                self._span = _Span(objective)
-            scaled = self._preconditioner.solve(gradient[:-1])
-            square = float(gradient[:-1] @ scaled)
-            started = started or square
-            if count and (
-                gap <= constants.MOST_FORCING * enough
-                or square <= min(constants.LEAST_FORCING**2 * started, 2 * enough)
-                or objective.is_late
-            ):
-                break
-            if not square > 0:
-                break
-            largest = max(self._preconditioner.squares, default=0.0)
-            if count and not self.is_precise and square <= _ROUNDING * largest:
-                break  # float32 has no more digits: a snapshot tells what there is
+    def step(self, point: Snapshot, target: Target) -> Step:
+        objective, gradient = self.objective, point.gradient
+        curvature = objective.loss.second_derivative(
+            point.scores, objective.target, self._caution
+        ).diagonal
+        passes, gap = objective.passes, target.gap
+        if self._preconditioner.update(curvature, passes, gap, target.enough):
+            self._span = _Span(objective)
+        scaled = self._preconditioner.solve(gradient[:-1])
+        square = float(gradient[:-1] @ scaled)
+        if square > 0:
             self._preconditioner.squares.append(square)
-            self._span.add(scaled / np.sqrt(square), gradient[:-1] / np.sqrt(square))
-            step = self._span.step(snapshot, curvature)
-            length = length_of(objective, snapshot, step)
-            new = objective.at_scores(
-                snapshot.theta + length * step.theta, snapshot.scores + length * step.scores
-            )
-            self._caution = next_caution(self._caution, length)
-            gained = snapshot.objective - new.objective
-            rounding = _ROUNDING * abs(snapshot.objective)
-            is_nearer = gained > rounding or square == min(self._preconditioner.squares)
-            stalled = 0 if is_nearer else stalled + 1
-            if stalled > constants.TRIES or not gained >= -rounding:
-                break
-            snapshot = new
-        return snapshot.theta, 0.5 * square / self._span.least()
+            size = np.sqrt(square)
+            self._span.add(scaled / size, gradient[:-1] / size)
+        step = self._span.step(point, curvature)
+        return step._replace(decrement=min(gap, 0.5 * square / self._span.least()))
+
+    def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
+        self._caution = next_caution(self._caution, length)
 
 
 class _Span:
@@ -218,19 +145,20 @@ class _Span:
             self._hessian[self._last, : self._count] = row
             self._hessian[: self._count, self._last] = row
         slope = steps @ snapshot.gradient
-        factor = newton.factor(self._hessian[: self._count, : self._count].copy())
-        length = -scipy.linalg.cho_solve(factor, slope, check_finite=False)
-        gain = -0.5 * float(slope @ length)
-        self._step = Step(length @ steps, length @ scores, gain)
+        chol = factor(self._hessian[: self._count, : self._count].copy())
+        length = -scipy.linalg.cho_solve(chol, slope, check_finite=False)
+        fall = -float(slope @ length)
+        self._step = Step(length @ steps, 0.5 * fall, fall, length @ scores)
         return self._step
 
     def _has_changed(self, weight: NumPyArray) -> bool:
         """Whether the curvature along the last step is no more what the Hessian says."""
         if self._step is None:
             return True
-        theta, scores, gain = self._step
-        curvature = weight @ np.square(scores) + self._objective.penalty @ np.square(theta)
-        return bool(abs(curvature - 2 * gain) > constants.CHANGED * curvature)
+        change, along = self._step.change, self._step.along
+        assert along is not None
+        curvature = weight @ np.square(along) + self._objective.penalty @ np.square(change)
+        return bool(abs(curvature - self._step.fall) > constants.CHANGED * curvature)
 
     def _products(self, root: NumPyArray) -> NumPyArray:
         """Return the Hessian over the directions, from the roots of the rows' weights."""
@@ -287,7 +215,7 @@ class _Preconditioner:
         self._objective, self._rng = objective, rng
         self._size = min(n, constants.FEW_ROWS_OF_A_FEATURE * p)
         # Products of the features with each other, and the factor of a matrix of them.
-        self._cost = (self._size + p / 1.5) * p / (constants.BLAS_GAIN * n)
+        self._cost = (self._size + p / 1.5) * p * (constants.PRODUCT / constants.NUMBER) / n
         self._has_factor = n >= p and 16 * p * p <= constants.COPY_BYTES
         self._due = objective.passes + self._cost
         self._factor: tuple[NumPyArray, bool] | None = None
@@ -303,9 +231,9 @@ class _Preconditioner:
         is_due = self._factor is None or has_changed
         if self._has_factor and is_due and passes >= self._due and self._is_slow(gap, enough):
             self._due = passes + self._cost
-            factor = self._of_some_rows(curvature)
-            if factor is not None:
-                self._mean, self._factor = mean, factor
+            found = self._of_some_rows(curvature)
+            if found is not None:
+                self._mean, self._factor = mean, found
                 self.squares.clear()
                 return True
         if self._factor is None and has_changed:
@@ -347,7 +275,7 @@ class _Preconditioner:
             diagonal = diagonal + weight.sum() * objective.rare
         matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
         try:
-            return newton.factor(matrix, float(np.finfo(matrix.dtype).eps))
+            return factor(matrix, float(np.finfo(matrix.dtype).eps))
         except FloatingPointError:
             return None  # products beyond float32
 

@@ -16,7 +16,8 @@ from provenglm.types import NumPyArray
 def is_sparser(features: csr_array) -> bool:
     """Whether a Hessian takes less time of sparse rows than of dense ones."""
     return bool(
-        constants.SPARSE_PRODUCT * np.square(_per_row(features)) < np.square(features.shape[1])
+        constants.PAIR * np.square(_per_row(features))
+        < constants.PRODUCT * np.square(features.shape[1])
     )
 
 
@@ -56,7 +57,7 @@ class CenteredRows:
     def __init__(
         self, features: csr_array, center: NumPyArray, inverse: NumPyArray, intercept: bool
     ) -> None:
-        self._features = features
+        self.features = features
         self._center = center
         self._inverse = inverse
         self._intercept = float(intercept)
@@ -67,14 +68,12 @@ class CenteredRows:
 
     def __getitem__(self, rows: slice) -> CenteredRows:
         """Return some of the rows."""
-        return CenteredRows(
-            self._features[rows], self._center, self._inverse, bool(self._intercept)
-        )
+        return CenteredRows(self.features[rows], self._center, self._inverse, bool(self._intercept))
 
     def __matmul__(self, theta: NumPyArray) -> NumPyArray:
         """Return the scores at theta."""
         weights = (theta[:-1].T * self._inverse).T
-        scores = self._features @ weights
+        scores = self.features @ weights
         scores += self._intercept * theta[-1] - self._center @ weights
         return np.asarray(scores)
 
@@ -82,7 +81,7 @@ class CenteredRows:
         """Return the products of the columns with residuals, of theta's shape."""
         total = residual.sum(axis=0)
         gradient = np.empty((self.shape[1], *residual.shape[1:]))
-        gradient[:-1] = transposed(self._features) @ residual
+        gradient[:-1] = transposed(self.features) @ residual
         gradient[:-1] -= np.multiply.outer(self._center, total)
         gradient[:-1] = (gradient[:-1].T * self._inverse).T
         gradient[-1] = self._intercept * total
@@ -90,7 +89,7 @@ class CenteredRows:
 
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of the columns' squares with numbers of rows, of theta's shape."""
-        features, center = self._features, self._center
+        features, center = self.features, self._center
         squares = made_of(
             np.square(features.data), features.indices, features.indptr, features.shape
         )
@@ -108,7 +107,7 @@ class CenteredRows:
 
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the columns with each other, each row times `weight`."""
-        features, inverse, center = self._features, self._inverse, self._center
+        features, inverse, center = self.features, self._inverse, self._center
         data = features.data * np.repeat(weight, np.diff(features.indptr))
         weighted = made_of(data, features.indices, features.indptr, features.shape)
         gram = np.empty((self.shape[1], self.shape[1]))

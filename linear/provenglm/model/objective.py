@@ -14,15 +14,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.sparse import issparse
 
 from provenglm.compiled import kernels
 from provenglm.model import null_model, per_row
-from provenglm.model.kept_products import KeptProducts
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import parts_of
@@ -70,6 +69,8 @@ class Snapshot:
         If the pass has kept them: see `residuals`.
     is_single : bool
         Whether objective and gradient were computed in float32.
+    is_derived : bool
+        Whether the scores are those of another point and a step's, not of `theta` anew.
     """
 
     theta: NumPyArray
@@ -79,6 +80,7 @@ class Snapshot:
     sums: Sums | None = None
     residuals: NumPyArray | None = None
     is_single: bool = False
+    is_derived: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class Scaling:
         return np.concatenate(
             [(weights.T * scale).T, [intercept + self.center @ (weights.T * used).T]]
         )
+
+
+_Kind = TypeVar("_Kind", bound="Objective")
 
 
 @dataclass
@@ -134,8 +139,6 @@ class Objective:
         The indices of features that vary too little for float64. With a penalty they do not matter.
     reads : Reads
         Shared with the copies of it.
-    products : KeptProducts
-        Shared, too.
     offset : numpy.ndarray, (n,) or (n, K), optional
         What is added to the scores, in float64. All scores that losses get have it.
     is_long : bool
@@ -162,11 +165,15 @@ class Objective:
     left_out: NumPyArray | None = None
     l1: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
-    products: KeptProducts = field(default_factory=KeptProducts)
     offset: NumPyArray | None = None
     is_long: bool = False
     room: int | None = None
     deadline: float = math.inf
+
+    def extended(self, kind: type[_Kind], **more: Any) -> _Kind:
+        """Return this objective as one of a subclass, with what that has beside."""
+        given = {one.name: getattr(self, one.name) for one in fields(Objective)}
+        return kind(**given, **more)
 
     @property
     def is_late(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from provenglm.model.objective import Objective, Reads, Scaling
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Features, Rows
+from provenglm.rows.csr import CsrRows
+from provenglm.rows.dense import DenseRows
 from provenglm.rows.kinds import rows_of
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -100,7 +103,7 @@ def prepare(
         centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
         rare=rare,
         left_out=left_out,
-        reads=Reads(len(drawn)),
+        reads=Reads(0.0 if len(drawn) == rows.shape[0] else len(drawn)),
         offset=problem.offset,
         is_long=problem.is_long,
         room=room(problem),
@@ -377,6 +380,37 @@ def _measure_rare(
     used = square > 0
     scaling.inverse[columns] = 0
     scaling.inverse[columns[used]] = 1 / np.sqrt(square[used])
+
+
+def objective_of(sample: Sample, objective: Objective) -> Objective:
+    """Return the objective of a sample's rows alone, in the same coordinates.
+
+    Parameters
+    ----------
+    objective : Objective
+        That of all rows.
+    """
+    scaling = objective.scaling
+    if isinstance(sample.rows, CenteredRows):
+        rows: Rows = CsrRows(sample.rows.features)
+    else:
+        rows = DenseRows(sample.rows[:, :-1])
+        scaling = Scaling(np.zeros(len(scaling.inverse)), 1.0 * (scaling.inverse > 0))
+    return replace(
+        objective,
+        rows=rows,
+        target=sample.target,
+        share=sample.share,
+        offset=sample.offset,
+        scaling=scaling,
+        centered=False,
+        moments=None,
+        squares=None,
+        takes_moments=False,
+        reads=Reads(),
+        is_long=False,
+        room=None,
+    )
 
 
 def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPyArray) -> Sample:

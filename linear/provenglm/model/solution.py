@@ -1,4 +1,4 @@
-"""What is asked of the solver, and what it answers."""
+"""The settings and the result of the solver, and the reasons why a fit ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from provenglm.types import NumPyArray
 
 
 class StopReason(Enum):
-    """Why the solver ended; the value is the sentence that users see."""
+    """The reason why a fit ended; the value is the text that users see."""
 
     CONVERGED = "the optimum is as near as tol asks"
     ESTIMATED = "an estimate says that the optimum is as near as tol asks"
@@ -36,12 +36,12 @@ class StopReason(Enum):
 
     @property
     def is_success(self) -> bool:
-        """Whether there is nothing to warn of."""
+        """Whether the fit ends without a warning."""
         return self in (StopReason.CONVERGED, StopReason.ESTIMATED, StopReason.ROUNDING)
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the run ended before it had come to an end by itself."""
+        """Whether a limit or Ctrl-C ended the fit."""
         return self in (StopReason.MAX_ITER, StopReason.MAX_TIME, StopReason.INTERRUPTED)
 
     @property
@@ -51,16 +51,16 @@ class StopReason(Enum):
 
     @property
     def why_unbounded(self) -> str:
-        """The part of the sentence that says why there is no minimum."""
+        """The part of the text that says why there is no minimum."""
         return self.value.partition(": ")[2]
 
 
 ROUNDING = 1e-14
-"""Of the objective: a distance below it is rounding."""
+"""Smaller distances, relative to the objective, are rounding."""
 
 MOST_UNPROVEN = 100
-"""Times what `tol` asks, up to which a bound is near enough to believe an estimate: the bounds are
-seldom more than ten times the distance where the estimate is right."""
+"""An estimate is believed if the bound is at most this many times what `tol` asks. If the estimate
+is right, the bound is seldom more than ten times the distance."""
 
 
 def judged(
@@ -71,24 +71,25 @@ def judged(
     rounding: float,
     change: float = 0.0,
 ) -> StopReason:
-    """Return why a run has ended, when all is known that is proven: here success is decided.
+    """Return the final reason why a fit ended, which decides whether it is a success.
 
-    An estimate alone is none: if the bound is far above it, it may be wrong.
+    An estimate alone is no success: if the bound is far above it, it may be wrong.
 
     Parameters
     ----------
     reason : StopReason
-        Why there was no further step: `ESTIMATED` for an estimate, `STALLED` if none leads lower.
+        The reason why the loop ended: `ESTIMATED` if the estimate reached `tol`, `STALLED` if no
+        step decreased the objective.
     gap : float
-        Proven.
+        The proven distance to the optimum.
     decrement : float
-        Estimated.
+        The estimated distance to the optimum.
     enough : float
-        What `tol` asks.
+        The distance that `tol` asks for.
     rounding : float
-        A distance that is rounding.
+        The distance below which everything is rounding.
     change : float
-        What the user's coefficients add to the objective: see `returned`.
+        The increase of the objective by the conversion to the user's coefficients; see `returned`.
     """
     if reason.is_unbounded or reason is StopReason.INTERRUPTED:
         return reason
@@ -106,28 +107,28 @@ def judged(
 
 
 _LEAST_TOL_OF_FLOAT32 = 1e-8
-"""The objective in float32 wavers by some 1e-9 of itself."""
+"""In float32 the objective has a relative error of about 1e-9."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One snapshot of a run.
+    """One snapshot of a fit.
 
     Attributes
     ----------
     iteration : int
-        From 0, the start.
+        Number of the snapshot; 0 is the start.
     passes : float
-        Over the rows, so far; a batch counts by its share.
+        Passes over the rows so far; a part of the rows counts as a fraction.
     seconds : float
-        Since the beginning of the fit, with all checks and preparation; those of the last record
-        have the proof, too.
+        Time since the beginning of the fit, including checks and preparation. In the last record it
+        includes the proof.
     objective : float
+        The objective.
     gap : float
-        Proven: the objective is at most this far above the optimum. Without a penalty all that is
-        known is the least value of the losses.
+        Proven bound: the objective is at most this far above the optimum.
     decrement : float
-        Estimated: half the squared Newton decrement in the solver's metric.
+        Estimate of this distance: half the squared Newton decrement in the solver's metric.
     """
 
     iteration: int
@@ -140,30 +141,30 @@ class Record:
 
 @dataclass(frozen=True)
 class Settings:
-    """When to stop, and which way to go.
+    """Settings of the solver.
 
     Attributes
     ----------
     tol : float
-        The run ends when the gap is at most `tol` times the distance from the null model's
-        objective to the present one, or the decrement a tenth of that.
+        The fit ends when the gap is at most `tol` times the improvement over the objective of the
+        null model, or when the decrement is at most `constants.MARGIN` times that.
     max_iter : int
-        Snapshots after the start.
+        Maximum number of snapshots after the start.
     max_time : float, optional
-        Seconds; looked at once in each snapshot.
+        Maximum time in seconds, checked once per snapshot.
     began : float, optional
-        A time of `time.perf_counter`: that of the fit, from which they count; else that of the
-        preparation.
+        Start of the fit, a value of `time.perf_counter`, from which seconds count. By default it is
+        the start of the preparation.
     deadline : float
-        The end as such a time, for several solutions together.
-    metric : {'auto', 'hessian'}
-        All else is 'auto'.
+        End of the fit, a value of `time.perf_counter`, for several fits together.
+    method : str, optional
+        Name of the method to use, whatever it costs; for tests.
     seed : int
-        Of the samples, and of the order of rows.
+        Seed for samples and for the order of rows.
     watch : callable, optional
-        Called with each `Record`.
+        A function that is called with each `Record`.
     notice : callable, optional
-        Called with a text before what takes time without a record.
+        A function that is called with a text before long work without a record.
     """
 
     tol: float = 1e-6
@@ -171,34 +172,41 @@ class Settings:
     max_time: float | None = None
     began: float | None = None
     deadline: float = math.inf
-    metric: str = "auto"
+    method: str | None = None
     seed: int = 0
     watch: Callable[[Record], None] | None = None
     notice: Callable[[str], None] | None = None
 
     @property
     def is_precise(self) -> bool:
-        """Whether float32 has too few digits for `tol`."""
+        """Whether `tol` is too small for float32."""
         return self.tol < _LEAST_TOL_OF_FLOAT32
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The best point of a run.
+    """The best point of a fit.
 
     Attributes
     ----------
     coef : numpy.ndarray, (p, K)
-        float64, for the rows as the user has them; K is 1 but for softmax.
+        Coefficients in float64, in the units of the user's features. K is 1 except for softmax.
     intercept : numpy.ndarray, (K,)
-    scores : numpy.ndarray, (n, K)
-        Of the solver's point.
-    step : numpy.ndarray, (K,)
-        What rounding the intercepts adds to all of them.
-    culprit : tuple of int and float, optional
-        The column that the reason is about, and its mean in units of its standard deviation.
+        Intercepts.
+    objective, gap, decrement : float
+        Values at this point; see `Record`.
+    history : list of Record
+        All snapshots.
+    reason : StopReason
+        The reason why the fit ended.
     method, why : str
-        Which way was taken, and the sentence that says why.
+        The method that was used, and the text that says why.
+    scores : numpy.ndarray, (n, K)
+        Scores at the solver's point.
+    step : numpy.ndarray, (K,)
+        The change of all scores by rounding the intercepts.
+    culprit : tuple of int and float, optional
+        The column that `reason` is about, and its mean in units of its standard deviation.
     """
 
     coef: NumPyArray

@@ -15,18 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from provenglm import constants
-from provenglm.methods import newton
-from provenglm.methods.metric import HessianMetric, Metric
-from provenglm.methods.secants import Secants
+from provenglm.methods.newton import Newton
+from provenglm.methods.secants import Metric, Secants
+from provenglm.model.cholesky import CholeskyMetric
 from provenglm.model.objective import Objective, Snapshot, products
 from provenglm.model.problem import Problem
 from provenglm.model.returned import returned
-from provenglm.model.sampling import penalty_of
+from provenglm.model.sampling import objective_of, penalty_of
 from provenglm.model.solution import MOST_UNPROVEN, ROUNDING, Settings, StopReason, judged
 from provenglm.path.folds import Folds, PathPoint, point_of
 from provenglm.plan import Plan, sample_size
 from provenglm.proof.duality import duality_gap
-from provenglm.solve import Session, proven
+from provenglm.proof.prover import proven
+from provenglm.solve import Session, minimise
 from provenglm.types import NumPyArray
 
 Watch = Callable[[str], None]
@@ -42,11 +43,11 @@ def suits(plan: Plan, problem: Problem) -> bool:
         return False
     n, p = problem.features.shape
     width = (p + 1) * problem.loss.outputs
-    if plan.name == "sample":
+    if plan.name == "sampled-newton-cg":
         return width <= constants.MOST_WEIGHTS
     is_long = n >= 4 * constants.ROWS_OF_A_FEATURE * width
     is_long = is_long and float(n) * width * width >= constants.SMALL_HESSIAN / 4
-    return plan.name == "svrg, hessian" or (plan.name == "newton" and is_long)
+    return plan.name == "sampled-newton" or (plan.name == "newton-cholesky" and is_long)
 
 
 @dataclass
@@ -283,7 +284,8 @@ class JointPath:
         theta, null = objective.null()
         size = len(sample.rows) // constants.GROWTH
         tol = constants.ERROR_OF_A_START * abs(null) * theta.size / size
-        theta = newton.minimise(sample.head(size), theta, tol, constants.MOST_STEPS)
+        head = sample.head(size)
+        theta = minimise(Newton(objective_of(head, objective), head), theta, tol)
         moments = self._pass.moments()
         values = self._pass.values([(fold, theta) for fold in range(len(self._folds))])
         walks = []
@@ -360,7 +362,7 @@ class JointPath:
         hessian = self._hessian.copy()
         penalty = np.repeat(walk.objective.penalty, self._objective.loss.outputs)
         hessian.ravel()[:: len(hessian) + 1] += penalty
-        return HessianMetric.of(hessian)
+        return CholeskyMetric(hessian)
 
     def _renew(self, walks: list[Walk]) -> bool:
         """Compute the Hessian again, at the mean of the folds, if the curvature has changed."""

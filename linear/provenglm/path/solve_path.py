@@ -53,7 +53,7 @@ def solve_path(
     folds = replace(folds, problem=replace(folds.problem, features=features))
     together = _together(folds, settings)
     first = (together or folds).penalised(0, strengths[0])
-    plan = choose(first, settings, of_folds=True)
+    plan = choose(first, settings.is_precise, len(folds), settings.method)
     if together is not None and suits(plan, first):
         paths = JointPath(together, plan, settings, watch).solve(strengths)
     elif squares.suits(folds, first):

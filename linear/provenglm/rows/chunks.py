@@ -75,11 +75,11 @@ class Chunks:
     Examples
     --------
     >>> import numpy as np
-    >>> from provenglm import Chunks, SVRGClassifier
+    >>> from provenglm import Chunks, GLMClassifier
     >>> rng = np.random.default_rng(0)
     >>> parts = [rng.normal(size=(500, 3)) for _ in range(4)]
     >>> labels = [part[:, 0] + rng.normal(size=500) > 0 for part in parts]
-    >>> SVRGClassifier().fit(Chunks(parts), labels).gap_ < 1e-6
+    >>> GLMClassifier().fit(Chunks(parts), labels).gap_ < 1e-6
     True
     """
 
@@ -272,8 +272,8 @@ class Chunks:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         raise TypeError(
             f"{self!r} is not turned into one array, which would be a copy of all rows: give it to "
-            "an estimator of provenglm, for a cross-validation to SVRGClassifierCV or "
-            "SVRGRegressorCV; split it by its train_test_split, or give its chunks to "
+            "an estimator of provenglm, for a cross-validation to GLMClassifierCV or "
+            "GLMRegressorCV; split it by its train_test_split, or give its chunks to "
             "numpy.concatenate"
         )
 

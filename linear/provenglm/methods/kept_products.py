@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from provenglm import constants
 from provenglm.methods.factor import Factor
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.types import NumPyArray
-
-if TYPE_CHECKING:
-    from provenglm.model.objective import Objective
 
 
 class KeptColumns:
@@ -94,6 +93,29 @@ class KeptColumns:
         scores = weights @ self.values[: len(weights)]
         scores += theta[-1] + self.mean @ weights
         return np.asarray(scores)
+
+
+@dataclass
+class ByKeptColumns(Objective):
+    """The objective of dense rows, whose scores come from columns that are kept, if they are there.
+
+    Attributes
+    ----------
+    columns : KeptColumns
+    """
+
+    columns: KeptColumns = field(default_factory=KeptColumns)
+
+    def snapshot(self, theta: NumPyArray) -> Snapshot:
+        """Return objective, gradient and scores at `theta`."""
+        scores = self.columns.scores(theta)
+        if scores is None and not theta[:-1].any():
+            scores = np.full(self.n, theta[-1])
+        if scores is None:
+            return super().snapshot(theta)
+        if self.offset is not None:
+            scores += self.offset
+        return self.at_scores(theta, scores)
 
 
 class KeptProducts:
