@@ -8,7 +8,7 @@ and doubling does is from ``make bench-constants``: the worst problem, in passes
 # What it costs, in seconds of one core of the machine that the benchmarks are from. Fixed numbers:
 # the same data take the same way on every machine. Only their ratios matter.
 
-PRODUCT = 6e-11
+PRODUCT = 4e-11
 """A multiplication of a product of matrices, in BLAS."""
 
 NUMBER = 1.3e-9
@@ -219,6 +219,10 @@ ROUND = 6
 """Sweeps of a round: the first is over the set, the others over what is not 0. By a matrix, as many
 without a change of sign are followed by linear systems: until none turns a sign, as many at most.
 Halved: L1, text, 5 classes: 1.17 of the passes. Doubled: nothing."""
+
+FEW_COORDINATES = 32
+"""Coordinates up to which a step by a matrix needs no Numba, which takes 1.3 s to load. A sweep
+takes 0.1 ms then."""
 
 PAIRS_OF_A_NUMBER = 30.0
 """Other numbers in its row, for each number, up to which the products of all columns with each

@@ -45,7 +45,9 @@ from provenglm.model.problem import Problem
 from provenglm.model.returned import shifted
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.plan import dense_if_small
+from provenglm.rows.gram import gram_of_block
 from provenglm.rows.kinds import rows_of
+from provenglm.rows.products import column_products
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
 
@@ -175,7 +177,7 @@ def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> 
     rows = rows_of(problem.features, np.dtype(np.float64))
     total = np.zeros(rows.shape[1])
     for part in rows.slices():
-        total += dual[part] @ _moved(rows.block(part), center)
+        total += column_products(_moved(rows.block(part), center), dual[part])
     return total
 
 
@@ -230,8 +232,7 @@ def moved(
 
     products = np.zeros((len(wrong), len(wrong)))
     for part in parts:
-        block = columns(part) * np.sqrt(s[part])[:, None]
-        products += block.T @ block
+        products += gram_of_block(columns(part), s[part])
     unit = np.sqrt(products.diagonal())
     unit[unit < _LEAST_UNIT] = 1.0
     scaled = products / np.multiply.outer(unit, unit)

@@ -215,6 +215,8 @@ class Row:
         Returns the method.
     keeps_sparse : bool
         Whether a sample of sparse rows stays sparse.
+    suits_folds : callable
+        Whether it solves the folds of a path together.
     """
 
     name: str
@@ -225,6 +227,7 @@ class Row:
     rows: Callable[[Shape], int]
     make: Make
     keeps_sparse: bool = False
+    suits_folds: Callable[[Shape], bool] = lambda _: False
 
 
 def _newton(
@@ -361,11 +364,12 @@ TABLE = (
     Row(
         "sampled-newton",
         needs="up to `MOST_WEIGHTS` weights",
-        costs="5 passes (12 with classes), and 2 Hessians of the sample, which folds share",
+        costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds "
+        "share",
         can=lambda shape: not shape.problem.l1 > 0 and shape.width <= constants.MOST_WEIGHTS,
         seconds=lambda shape: (
             constants.SAMPLE
-            + (5 if shape.outputs == 1 else 12) * shape.pass_seconds
+            + (5 if shape.outputs == 1 or shape.is_sparse else 16) * shape.pass_seconds
             + _hessians(shape, 2)
             * (
                 shape.gram_seconds(shape.hessian_rows, shape.width)
@@ -376,6 +380,8 @@ TABLE = (
         rows=lambda shape: shape.hessian_rows,
         make=_newton,
         keeps_sparse=True,
+        # With fewer rows for each feature, the Hessian of all rows is not that of a fold.
+        suits_folds=lambda shape: shape.n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * shape.p,
     ),
     Row(
         "sampled-newton-cg",
@@ -477,6 +483,11 @@ class Plan:
     def name(self) -> str:
         """That of the method."""
         return self.row.name
+
+    @property
+    def suits_folds(self) -> bool:
+        """Whether the folds of a path are solved together."""
+        return self.row.suits_folds(self.shape) and not self.shape.problem.loss.has_scale
 
     @property
     def measures_alone(self) -> bool:

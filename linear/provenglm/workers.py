@@ -22,6 +22,9 @@ from provenglm import constants
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_LEAST_WORK_OF_THREADS = 1 << 18
+"""Multiplications of a product of matrices from which on OpenBLAS takes several threads."""
+
 _TURNS = 4
 """Parts of the items for each thread: one that is behind leaves some to the others."""
 
@@ -30,7 +33,8 @@ class _Blas:
     """BLAS with one thread, as long as anybody in this process wants it so.
 
     The number is the process's: were each fit to put back what it had found, two that overlap would
-    leave BLAS with one thread for ever.
+    leave BLAS with one thread for ever. And threadpoolctl 3.8 lets but one Python thread set it at
+    a time: the first fit and the last one may be in different threads, so a thread of its own does.
     """
 
     def __init__(self) -> None:
@@ -38,6 +42,7 @@ class _Blas:
         self._users = 0
         self._threads = 1
         self._controller: ThreadpoolController | None = None
+        self._setter: ThreadPoolExecutor | None = None
 
     @contextmanager
     def limited(self) -> Iterator[int]:
@@ -50,15 +55,18 @@ class _Blas:
                     self._controller = ThreadpoolController().select(user_api="blas")
                 controller = self._controller
                 self._threads = min([pool["num_threads"] for pool in controller.info()], default=1)
-                self._limit = controller.limit(limits=1)
+                self._setter = ThreadPoolExecutor(1, "provenglm")
+                self._limit = controller.wrap(limits=1)
+                self._setter.submit(self._limit.__enter__).result()
             self._users += 1
         try:
             yield self._threads
         finally:
             with self._lock:
                 self._users -= 1
-                if self._users == 0:
-                    self._limit.restore_original_limits()
+                if self._users == 0 and self._setter is not None:
+                    self._setter.submit(self._limit.__exit__, None, None, None).result()
+                    self._setter.shutdown()
 
 
 _blas = _Blas()
@@ -66,6 +74,9 @@ _blas = _Blas()
 
 class Workers:
     """As many threads as BLAS would use, which joblib and OMP_NUM_THREADS limit.
+
+    A fit outside of the main thread takes no further ones: in a pool of threads, fits that each
+    took some would wait for each other.
 
     Parameters
     ----------
@@ -88,12 +99,31 @@ class Workers:
             yield
 
     @contextmanager
+    def one_blas_thread(self, work: float) -> Iterator[None]:
+        """Limit BLAS to one thread while the block runs, also for small data.
+
+        Many small products in a row take longer with several threads, if other processes run.
+
+        Parameters
+        ----------
+        work : float
+            Multiplications of each product. BLAS takes one thread for a small one by itself.
+        """
+        if not self._is_small or work < _LEAST_WORK_OF_THREADS:
+            yield
+            return
+        with _blas.limited():
+            yield
+
+    @contextmanager
     def _with_threads(self) -> Iterator[None]:
-        if self._is_small:
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._is_small and is_main:
             yield
             return
         with _blas.limited() as threads:
-            self.count = self._wanted or max(1, min(joblib.cpu_count(), threads))
+            most = max(1, min(joblib.cpu_count(), threads)) if is_main else 1
+            self.count = self._wanted or most
             if self.count == 1:
                 yield
                 return

@@ -48,14 +48,15 @@ class Limits(NamedTuple):
     multiplications: float
     weights: int
     rows: int
-    of_dual: int
+    compiled: float
 
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "LEAST_OF_DUAL"
+        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "COMPILED", "SMALL_DATA"
         before = [getattr(constants, name) for name in names]
-        for name, value in zip(names, self, strict=True):
+        numbers = constants.SMALL_DATA if self.multiplications else 0
+        for name, value in zip(names, (*self, numbers), strict=True):
             setattr(constants, name, value)
         try:
             yield
@@ -245,7 +246,7 @@ def _with_l2(seed: int) -> Random:
             float(random.choice([1e8, 1e3, 0])),
             int(random.choice([3000, 3000, 0])),
             int(random.choice([2000, 20])),
-            int(random.choice([constants.LEAST_OF_DUAL, 0])),
+            float(random.choice([constants.COMPILED, 0])),
         ),
     )
 
@@ -335,7 +336,7 @@ def _hostile(seed: int) -> Random:
             float(random.choice([1e8, 1e8, 0])),
             constants.MOST_WEIGHTS,
             int(random.choice([2000, 20])),
-            int(random.choice([constants.LEAST_OF_DUAL, 0])),
+            float(random.choice([constants.COMPILED, 0])),
         ),
         l1_ratio=float(random.choice([1, 0.99, 0.5, 0.05])) if has_l1 else 0.0,
         is_on_disk=bool(random.random() < 0.05) and not sparse.issparse(rows),

@@ -332,7 +332,10 @@ def test_decimals_of_a_database_are_labels():
 
 NO_LABELS = {
     "text and numbers": (["a", 1], "y has 'a' in row 0 and 1 in row 1, which cannot be sorted"),
-    "text and booleans": ([True, "a"], "y has True in row 0 and 'a' in row 1, which have no"),
+    "text and booleans": (
+        [True, "a"],
+        "y has True in row 0 and 'a' in row 1, which cannot be sorted",
+    ),
     "text and bytes": (["a", b"b"], "y has 'a' in row 0 and b'b' in row 1, which cannot be sorted"),
     "a dict": ([{}, {}], "y has {} in row 0, and GLMClassifier needs whole numbers, booleans or"),
     "a set": ([{1}, {2}], "y has {1} in row 0, and GLMClassifier needs whole numbers, booleans"),

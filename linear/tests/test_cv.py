@@ -44,10 +44,9 @@ def problem(n=400, p=6, classes=2, seed=0):
 
 
 @pytest.fixture(params=["together", "one by one"])
-def way(request, monkeypatch):
+def way(request, solve_together):
     """Folds in one pass, or each by itself."""
-    together = request.param == "together"
-    monkeypatch.setattr(path, "suits", lambda _, one: together and not one.loss.has_scale)
+    solve_together(request.param == "together")
     return request.param
 
 
@@ -374,7 +373,7 @@ def test_an_interrupt_keeps_what_was(monkeypatch, way):
     model = GLMClassifierCV(Cs=3, cv=3, random_state=0).fit(X, y)
     before = model.coef_.copy(), model.C_
     monkeypatch.setattr("provenglm.solve._Run._add", interrupted)
-    monkeypatch.setattr("provenglm.path.joint.JointPass.values", interrupted)
+    monkeypatch.setattr("provenglm.path.joint.JointPath._values", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     np.testing.assert_array_equal(model.coef_, before[0])
@@ -416,16 +415,20 @@ def test_lines_are_shown_on_request(caplog):
     assert any("snapshot" in line for line in lines)
 
 
-def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch):
-    monkeypatch.setattr(path, "suits", lambda plan, problem: True)
+def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch, solve_together):
+    solve_together(True)
     X, y = problem()
     wanted = GLMClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
+
     # No step is accepted, so that all the points are the solver's own.
-    monkeypatch.setattr(joint.JointPath, "_accept", lambda self, walk, value: False)
+    def refused(walk, value):
+        walk.tries = constants.TRIES
+
+    monkeypatch.setattr(joint.Walk, "accept", refused)
     model = GLMClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
     monkeypatch.undo()
-    monkeypatch.setattr(path, "suits", lambda plan, problem: True)
+    solve_together(True)
     monkeypatch.setattr(constants, "SLOW", 0.0)
     model = GLMClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)

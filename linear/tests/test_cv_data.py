@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, constants
-from provenglm.path import solve_path as path
 from provenglm.rows.chunks import LEAST_MEMORY
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
@@ -112,9 +111,9 @@ def test_warnings_point_at_the_line_of_the_user(model, count):
 
 @pytest.mark.parametrize(("room", "words"), [(3e6, "fold 1 of 5"), (6e6, "passes for 5 folds")])
 def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
-    monkeypatch, caplog, room, words
+    solve_together, caplog, room, words
 ):
-    monkeypatch.setattr(path, "suits", lambda plan, problem: True)
+    solve_together(True)
     rows, labels = np.tile(X, (100, 1)), np.tile(Y, 100)
     data = Chunks([rows], memory_limit="64 MB")
     data.memory_limit = int(LEAST_MEMORY / 2 + room)

@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 from provenglm import Chunks, GLMRegressor, GLMRegressorCV
-from provenglm.path import solve_path as path
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import (
@@ -27,10 +26,9 @@ LOSSES = ["squared", "huber", *POWERS]
 
 
 @pytest.fixture(params=["together", "one by one"])
-def way(request, monkeypatch):
+def way(request, solve_together):
     """Folds in one pass, or each by itself."""
-    together = request.param == "together"
-    monkeypatch.setattr(path, "suits", lambda _, one: together and not one.loss.has_scale)
+    solve_together(request.param == "together")
     return request.param
 
 

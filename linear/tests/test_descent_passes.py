@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from provenglm import GLMClassifier, GLMRegressor, constants
 from provenglm.methods import descent, descent_columns
-from provenglm.methods.descent_columns import ColumnPass, of_one_output
-from provenglm.model.kept_products import KeptProducts
+from provenglm.methods.descent_columns import ByColumns, of_one_output
+from provenglm.methods.kept_products import KeptProducts
 from provenglm.model.losses import Huber, Logistic, Poisson, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.sampling import prepare
@@ -45,7 +45,10 @@ def test_a_pass_by_columns_is_one_by_rows(monkeypatch, loss, size, intercept, dt
     np.testing.assert_array_equal(kept, np.arange(41))
     theta = np.random.default_rng(1).normal(size=41) * (np.arange(41) % 3 == 0)
     theta[-1] *= intercept
-    expected, found = objective.snapshot(theta), ColumnPass(small, arrays).snapshot(theta)
+    expected, found = (
+        objective.snapshot(theta),
+        small.extended(ByColumns, arrays=arrays).snapshot(theta),
+    )
     assert found.objective == pytest.approx(expected.objective, rel=1e-12)
     np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9, atol=1e-12)

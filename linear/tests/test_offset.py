@@ -27,6 +27,7 @@ from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 from sklearn.metrics import d2_tweedie_score, mean_tweedie_deviance, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+from walking import take
 
 LOSSES = [Squared(), Poisson(), Tweedie(1.3), Gamma()]
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -440,11 +441,6 @@ OF_LOSSES = {
 }
 
 
-def only(monkeypatch, way):
-    """Leave the plan one method."""
-    monkeypatch.setattr(plan, "TABLE", tuple(row for row in plan.TABLE if row.name == way))
-
-
 @pytest.mark.parametrize(
     ("name", "loss"),
     [(name, loss) for name in WALK for loss in OF_LOSSES[name]],
@@ -454,7 +450,7 @@ def test_a_walk_over_all_ways(monkeypatch, name, loss):
     way, make, change = WALK[name]
     for constant, value in change.items():
         monkeypatch.setattr(constants, constant, value)
-    only(monkeypatch, way)
+    take(monkeypatch, way)
     X, y, offset = make(loss)
     form = csr_array(X) if change.items() >= SPARSE.items() else X
     strength = {"dual-coordinate-ascent": 0.3, "newton-cg": 0.1}.get(way, 1e-2)
@@ -480,7 +476,7 @@ def test_a_part_of_the_rows_on_disk_has_its_offsets(monkeypatch, tmp_path, loss)
         "LONG_ROWS": 100,
     }.items():
         monkeypatch.setattr(constants, name, value)
-    only(monkeypatch, "sampled-newton")
+    take(monkeypatch, "sampled-newton")
     monkeypatch.setattr(constants, "ROWS_BESIDE_A_PART", 10)
     monkeypatch.setattr(constants, "BLOCK_BYTES", 1 << 12)
     X, y, offset = drawn(loss, 20_000, 4)

@@ -10,15 +10,14 @@ column of H for the intercept are 0 off the diagonal, and scaled so that the dia
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
-from scipy.sparse import issparse
 
 from provenglm.model.losses import Loss
+from provenglm.model.objective import Scaling
 from provenglm.rows.base import Rows
-from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.gram import gram
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -116,27 +115,14 @@ def _information(
     rows: Rows, weight: NumPyArray, has_intercept: bool, workers: Workers
 ) -> tuple[NumPyArray, NumPyArray, float]:
     """Return the Fisher information of centred features, their mean, and the sum of weights."""
-    p = rows.shape[1]
-    total, center = float(weight.sum()), np.zeros(p)
+    total, center = float(weight.sum()), np.zeros(rows.shape[1])
     if has_intercept:
-        parts = workers.map(lambda part: _sums(rows.block(part), weight[part]), rows.slices())
+        parts = workers.map(
+            lambda part: column_products(rows.block(part), weight[part]), rows.slices()
+        )
         center = sum(parts, center) / total
-
-    def products(part: slice) -> NumPyArray:
-        block: Any = rows.block(part)
-        if issparse(block):
-            data = block.data * np.repeat(weight[part], np.diff(block.indptr))
-            weighted = made_of(data, block.indices, block.indptr, block.shape)
-            return np.asarray((transposed(weighted) @ block).toarray())
-        block = (block - center) * np.sqrt(weight[part])[:, None]
-        return np.asarray(block.T @ block)
-
-    information = np.zeros((p, p))
-    for product in workers.map(products, rows.slices(), together=1):
-        information += product
-    if issparse(rows.block(slice(0, 1))):
-        information -= total * np.outer(center, center)
-    return information, center, total
+    scaling = Scaling(center, np.ones(len(center)))
+    return gram(rows, weight, workers, coordinates=scaling), center, total
 
 
 def _too_few(weight: NumPyArray, count: int, used: float) -> str:
@@ -156,7 +142,3 @@ def _too_few(weight: NumPyArray, count: int, used: float) -> str:
 
 def _name_of(column: int, names: NumPyArray | None) -> str:
     return str(column) if names is None else f"{column} ({names[column]!r})"
-
-
-def _sums(block: Any, weight: NumPyArray) -> NumPyArray:
-    return np.asarray((transposed(block) if issparse(block) else block.T) @ weight)

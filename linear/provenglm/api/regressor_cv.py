@@ -22,11 +22,11 @@ from provenglm.api.validation import (
 )
 from provenglm.model.losses import Loss, explained_deviance
 from provenglm.model.null_model import best_intercept
-from provenglm.model.objective import products
 from provenglm.model.problem import Problem
 from provenglm.path.folds import Folds, PathPoint
 from provenglm.rows.kinds import rows_of
 from provenglm.rows.large import joined
+from provenglm.rows.products import column_products
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
@@ -263,7 +263,7 @@ def _greatest_slope(problem: Problem) -> float:
     scores = np.broadcast_to(best, target.shape) if offset is None else best + offset
     residual = share * loss.residual(scores, target)
     rows = rows_of(problem.features, np.dtype(np.float64))
-    slope = sum(products(rows.block(part), residual[part]) for part in rows.slices())
+    slope = sum(column_products(rows.block(part), residual[part]) for part in rows.slices())
     return float(np.abs(slope).max())
 
 

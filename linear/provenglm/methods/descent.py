@@ -11,22 +11,20 @@ beyond the penalty (Johnson & Guestrin 2015; Massias, Gramfort & Salmon 2018). T
 that of all features.
 
 Coordinate descent finds the signs of the coefficients, and which are 0; what is left is a linear
-system over the others. Where H is a matrix, that system is factored. It is the Hessian of all rows,
-or, of many rows, of a sample; as long as steps gain enough it stays, and what they tell goes into
-it (BFGS: Nocedal & Wright 2006, equation 6.19). Of sparse rows, and of more features than a matrix
-can have, H is never made: coordinate descent follows what each step does to the scores (as in
-LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients solve the system.
+system over the others. Where H is a matrix, that system is factored. As long as steps gain enough,
+H stays, and what they tell goes into it (BFGS: Nocedal & Wright 2006, equation 6.19). Of sparse
+rows, and of more features than a matrix can have, H is never made: coordinate descent follows what
+each step does to the scores (as in LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate
+gradients solve the system. Of classes on dense rows it is not made either: see `softmax_descent`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg.blas import dsyrk
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
@@ -44,13 +42,15 @@ from provenglm.methods.descent_columns import (
 )
 from provenglm.methods.factor import Factor
 from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
+from provenglm.methods.matrix_descent import descend_matrix
+from provenglm.methods.softmax_descent import SoftmaxSteps
 from provenglm.model.budget import columns_of_a_copy
-from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
+from provenglm.model.losses import SecondDerivative
 from provenglm.model.objective import Objective, Snapshot, of_rows
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
+from provenglm.rows.gram import gram
 from provenglm.types import NumPyArray
-from provenglm.workers import Workers
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
 """`LAST_SWEEP` where the signs have to be those of the optimum."""
@@ -126,6 +126,7 @@ class CoordinateDescent(Method):
         self._curvature: NumPyArray = np.zeros(0)
         self._has_learned = False
         self._last = np.inf
+        self._softmax = SoftmaxSteps(self.objective)
 
     def levels(self) -> Iterator[tuple[Method, float]]:
         if self._sample is None or not len(self._sample.target):
@@ -172,6 +173,8 @@ class CoordinateDescent(Method):
             return self._by_products(snapshot, chosen)
         if not np.array_equal(chosen, self._chosen):
             self._chosen, self._hessian = chosen, None
+        if self._has_matrix_of_classes(len(chosen)):
+            return Least(*self._softmax.step(snapshot, chosen, self._caution, self._last))
         if self._keeps_columns():
             return self._by_columns(snapshot)
         if self._hessian is None:
@@ -184,9 +187,16 @@ class CoordinateDescent(Method):
         return found
 
     def _keeps_columns(self) -> bool:
-        outputs = self.objective.loss.outputs
+        is_of_classes = self.objective.loss.outputs > 1
         is_sparse = self.objective.rows.is_sparse
-        return is_sparse or (len(self._chosen) + 1) * outputs > constants.MOST_WEIGHTS
+        return is_sparse or is_of_classes or len(self._chosen) + 1 > constants.MOST_WEIGHTS
+
+    def _has_matrix_of_classes(self, features: int) -> bool:
+        """Whether a step goes by a matrix for each class."""
+        outputs = self.objective.loss.outputs
+        if self.objective.rows.is_sparse or outputs == 1:
+            return False
+        return SoftmaxSteps.has_room(features, outputs)
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
         objective = self.objective
@@ -264,17 +274,14 @@ class CoordinateDescent(Method):
     def _by_matrix(self, snapshot: Snapshot) -> Least:
         assert self._hessian is not None
         kept = np.append(self._chosen, len(self._l1) - 1)
-        theta, gradient = snapshot.theta[kept], snapshot.gradient[kept].ravel()
-        l1 = of_rows(self._l1[kept], theta).ravel()
-        change = least(
-            self._hessian, theta.ravel(), gradient, l1, snapshot.theta[-1].size, not self._grew
-        )
+        theta, gradient, l1 = snapshot.theta[kept], snapshot.gradient[kept], self._l1[kept]
+        change = least(self._hessian, theta, gradient, l1, is_exact=not self._grew)
         slope = float(gradient @ change)
-        new = theta.ravel() + change
-        slope += float(l1 @ (np.abs(new) - np.abs(theta.ravel())))
+        new = theta + change
+        slope += float(l1 @ (np.abs(new) - np.abs(theta)))
         square = float(change @ (self._hessian @ change))
         to = np.zeros_like(snapshot.theta)
-        to[kept] = new.reshape(theta.shape)
+        to[kept] = new
         return Least(to, max(0.0, -slope - 0.5 * square), -slope)
 
     def _correct(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
@@ -283,7 +290,7 @@ class CoordinateDescent(Method):
         if self.objective.loss.is_quadratic:
             return
         kept = np.append(self._chosen, len(self._l1) - 1)
-        change, of_gradient = change[kept].ravel(), of_gradient[kept].ravel()
+        change, of_gradient = change[kept], of_gradient[kept]
         product = float(change @ of_gradient)
         image = self._hessian @ change
         expected = float(change @ image)
@@ -328,7 +335,7 @@ class CoordinateDescent(Method):
                 self._products.hessian_of = known
         hessian = known[1].copy()
         penalty = objective.penalty[np.append(chosen, len(objective.penalty) - 1)]
-        hessian.ravel()[:: len(hessian) + 1] += np.repeat(penalty, objective.loss.outputs)
+        hessian.ravel()[:: len(hessian) + 1] += penalty
         return hessian
 
     # The set.
@@ -346,7 +353,8 @@ class CoordinateDescent(Method):
         outputs = objective.loss.outputs
         width = int(used.sum())
         are_few = width <= constants.ALL_FEATURES
-        are_few = are_few and outputs * (1 + width) <= constants.MOST_WEIGHTS
+        if not self._has_matrix_of_classes(width):
+            are_few = are_few and outputs * (1 + width) <= constants.MOST_WEIGHTS
         if are_few and not self._tries_some(width):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
@@ -395,86 +403,20 @@ def _no_room(objective: Objective, count: int) -> str:
     )
 
 
-def groups_of_blocks(objective: Objective) -> list[list[slice]]:
-    """Return the blocks of a pass, several at a time: BLAS is slow on few rows."""
-    groups: list[list[slice]] = [[]]
-    for part in objective.rows.slices():
-        if groups[-1] and part.stop - groups[-1][0].start > constants.BLOCK_ROWS:
-            groups.append([])
-        groups[-1].append(part)
-    return groups
-
-
-def centred_rows(
-    objective: Objective, blocks: list[slice], chosen: NumPyArray, out: NumPyArray
-) -> None:
-    """Write some features of some blocks to `out`, in theta's coordinates."""
-    center, inverse = objective.scaling.center[chosen], objective.scaling.inverse[chosen]
-    takes_all = len(chosen) == len(objective.scaling.center)
-    for part in blocks:
-        features = out[part.start - blocks[0].start : part.stop - blocks[0].start]
-        block = objective.rows.block(part)
-        np.subtract(block if takes_all else block[:, chosen], center, out=features)
-        features *= inverse
-
-
 def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
     """Return the same without the penalty: one pass."""
-    of_group = partial(_upper_of_rows, objective, chosen, curvature)
-    has_classes = isinstance(curvature, SecondDerivativeOfClasses)
-    if has_classes:
-        of_group = partial(_of_classes, objective, chosen, curvature)
-    total: NumPyArray | None = None
-    for each in objective.workers.map(of_group, groups_of_blocks(objective), together=1):
-        total = each if total is None else np.add(total, each, out=total)
-    assert total is not None
+    found = gram(
+        objective.rows,
+        objective.share * curvature.diagonal,
+        objective.workers,
+        coordinates=objective.scaling,
+        columns=chosen if len(chosen) < objective.rows.shape[1] else None,
+        ones=True,
+    )
     objective.reads.rows += objective.n
-    if has_classes:
-        return total
-    total += np.triu(total, 1).T
     if not objective.intercept:
-        total[-1] = total[:, -1] = 0
-    return total
-
-
-def _upper_of_rows(
-    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative, group: list[slice]
-) -> NumPyArray:
-    """Return the upper triangle of what some blocks add to a Hessian.
-
-    Block by block: a core's cache holds what is centred until it is multiplied.
-    """
-    count = len(chosen)
-    products = np.zeros((count, count), order="F")
-    total = np.zeros((count + 1, count + 1))
-    changes = np.empty((max(part.stop - part.start for part in group), count))
-    for part in group:
-        weight = objective.share[part] * curvature.diagonal[part]
-        change = changes[: len(weight)]
-        centred_rows(objective, [part], chosen, change)
-        total[:-1, -1] += weight @ change
-        total[-1, -1] += weight.sum()
-        of_all = weight[0]
-        if (weight != of_all).any():
-            change *= np.sqrt(weight)[:, None]
-            of_all = 1.0
-        if count:
-            products = dsyrk(of_all, change.T, beta=1.0, c=products, overwrite_c=True)
-    total[:-1, :-1] = products
-    return total
-
-
-def _of_classes(
-    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative, group: list[slice]
-) -> NumPyArray:
-    whole = slice(group[0].start, group[-1].stop)
-    taken = np.empty((whole.stop - whole.start, len(chosen) + 1))
-    centred_rows(objective, group, chosen, taken[:, :-1])
-    taken[:, -1] = objective.intercept
-    share, penalty = np.ascontiguousarray(objective.share[whole]), np.zeros(taken.shape[1])
-    target = objective.target[whole]
-    sample = Sample(taken, target, share, objective.loss, penalty, Workers(0))
-    return sample.hessian_of(curvature.part(whole))
+        found[-1] = found[:, -1] = 0
+    return found
 
 
 def least(
@@ -482,7 +424,7 @@ def least(
     start: NumPyArray,
     gradient: NumPyArray,
     l1: NumPyArray,
-    outputs: int,
+    outputs: int = 1,
     is_exact: bool = True,
 ) -> NumPyArray:
     """Return the step to where a quadratic model is least; the last `outputs` are intercepts.
@@ -526,17 +468,7 @@ def minimise(
     in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
     for _ in range(constants.MOST_STEPS):
-        most, is_least = kernels().descend_matrix(
-            hessian,
-            gradient,
-            t,
-            l1,
-            constants.MOST_STEPS,
-            constants.ROUND,
-            left,
-            most,
-            is_solved,
-        )
+        most, is_least = _sweeps(hessian, gradient, t, l1, left, most, is_solved)
         if is_least or not is_exact:
             break
         for _ in range(in_turn):
@@ -549,6 +481,27 @@ def minimise(
                 break
         is_solved = is_regular and not has_turned
     return t
+
+
+def _sweeps(
+    hessian: NumPyArray,
+    gradient: NumPyArray,
+    t: NumPyArray,
+    l1: NumPyArray,
+    left: float,
+    most: float,
+    is_solved: bool,
+) -> tuple[float, bool]:
+    """Run `descend_matrix`: of few coordinates without Numba."""
+    often = constants.MOST_STEPS, constants.ROUND, left, most, is_solved
+    if len(t) > constants.FEW_COORDINATES:
+        found: tuple[float, bool] = kernels().descend_matrix(hessian, gradient, t, l1, *often)
+        return found
+    few = slice(len(t))
+    lists: list[Any] = [each.tolist() for each in (hessian[few, few], gradient, t, l1)]
+    found = descend_matrix(lists[0], lists[1], lists[2], lists[3], *often)
+    gradient[:], t[:] = lists[1], lists[2]
+    return found
 
 
 def _to_the_system(

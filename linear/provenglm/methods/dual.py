@@ -28,11 +28,11 @@ from provenglm import constants
 from provenglm.compiled import kernels
 from provenglm.methods.base import Method, Step, Target
 from provenglm.model.losses import SecondDerivative, SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Scaling, Snapshot, products
+from provenglm.model.objective import Objective, Scaling, Snapshot
 from provenglm.model.sampling import fits_float32
 from provenglm.proof.duality import gap_of_residuals
 from provenglm.rows.blocks import parts_of
-from provenglm.rows.csr import made_of
+from provenglm.rows.products import column_products, row_squares
 from provenglm.types import NumPyArray
 
 _BALANCED = 1e-10
@@ -153,8 +153,7 @@ class _Dual:
             block = rows.block(slice(0, n))
             self._rows = block.data.astype(dtype, copy=False), block.indices, block.indptr
             self._run = loops.softmax if self._is_softmax else loops.logistic
-            squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
-            square = squares @ np.ones(p)
+            square = row_squares(block, np.ones(p))
             self._order = np.arange(-(-n // loops.ROWS), dtype=np.uint32)
         else:
             copy, square = np.empty((n, p), dtype), np.empty(n)
@@ -183,7 +182,7 @@ class _Dual:
             residual = objective.loss.residual(first.scores, objective.target)
             weighted = np.ascontiguousarray((residual.T * share).T)
             for part in rows.slices():
-                weights -= products(self._block(part), weighted[part]) / l2
+                weights -= column_products(self._block(part), weighted[part]) / l2
             self._residual[:] = residual
             self._sum += weighted.sum(axis=0)
         weights = weights.T if self._is_dense else weights

@@ -10,6 +10,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.methods.factor import Factor
 from provenglm.model.objective import Objective, Snapshot
+from provenglm.rows.gram import gram_of_block
 from provenglm.types import NumPyArray
 
 
@@ -166,8 +167,7 @@ class KeptProducts:
                 beside = (added * objective.share) @ columns.values[: len(columns.mean)].T
                 self._products[first:count, :first] = beside[:, places[:first]]
                 self._products[:first, first:count] = beside[:, places[:first]].T
-            added *= np.sqrt(objective.share)
-            self._products[first:count, first:count] = added @ added.T
+            self._products[first:count, first:count] = gram_of_block(added.T, objective.share)
         return places
 
     def hessian(self, penalty: NumPyArray) -> NumPyArray:

@@ -37,7 +37,9 @@ from provenglm.model.sample import Sample
 from provenglm.model.sampling import fits_float32, has_offsets
 from provenglm.model.shifts import centre_classes
 from provenglm.proof.duality import weighted_square
-from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.centred import write_centred
+from provenglm.rows.csr import made_of
+from provenglm.rows.products import column_products, column_squares
 from provenglm.types import NumPyArray
 
 _CENTRED = 1e-3
@@ -125,9 +127,7 @@ class _Rows:
         scaling = self._objective.scaling
         block: Any = self._objective.rows.block(self._parts[k])
         if not issparse(block):
-            change = block - scaling.center
-            copy = np.empty_like(change, self.dtype)
-            return np.multiply(change, scaling.inverse, out=copy, casting="same_kind")
+            return write_centred(block, scaling, np.empty(block.shape, self.dtype))
         data = in_coordinates(block.data, block.indices, scaling).astype(self.dtype)
         return made_of(data, block.indices, block.indptr, block.shape)
 
@@ -162,7 +162,7 @@ class _Rows:
         def product(k: int) -> NumPyArray:
             block, part = self._block(k), self._parts[k]
             scores[part] = block @ weights
-            return _products(block, each[part] * scores[part])
+            return column_products(block, each[part] * scores[part])
 
         objective.reads.rows += objective.n
         return scores, self._summed(product, ())
@@ -174,7 +174,7 @@ class _Rows:
         """
         self._objective.reads.rows += self._objective.n / 2
         return self._summed(
-            lambda k: _products(self._block(k), columns(self._parts[k])), (outputs,)
+            lambda k: column_products(self._block(k), columns(self._parts[k])), (outputs,)
         )
 
     def moments(self, columns: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
@@ -182,12 +182,7 @@ class _Rows:
 
         def product(k: int) -> NumPyArray:
             block, part = self._block(k), columns[self._parts[k]]
-            if issparse(block):
-                numbers = np.square(block.data)
-                squares = made_of(numbers, block.indices, block.indptr, block.shape)
-            else:
-                squares = np.square(block)
-            return np.stack([_products(block, part), _products(squares, part)], axis=-1)
+            return np.stack([column_products(block, part), column_squares(block, part)], axis=-1)
 
         self._objective.reads.rows += self._objective.n
         both = self._summed(product, (*columns.shape[1:], 2))
@@ -200,13 +195,6 @@ class _Rows:
         for each in objective.workers.map(of_block, range(len(self._parts)), together=1):
             total += each
         return total
-
-
-def _products(block: Any, columns: NumPyArray) -> NumPyArray:
-    """Return the products of a block's features with numbers of each of its rows."""
-    if issparse(block):
-        return np.asarray(transposed(block) @ columns)
-    return np.asarray(columns @ block if columns.ndim == 1 else (columns.T @ block).T)
 
 
 class _Common:
@@ -235,7 +223,7 @@ class _Common:
         longer = np.sqrt(of_class.mean() / np.maximum(of_class, max(least, _TINY)))
         change = float(np.abs(weight - self._weight).sum())
         if change > 4 * constants.CHANGED * float(self._weight.sum()):
-            hessian = sample.gram(np.sqrt(weight))
+            hessian = sample.gram(weight)
             hessian.ravel()[:: len(hessian) + 1] += sample.penalty + weight.sum() * sample.unseen()
             self._weight, self._inverse = weight, inverse(hessian)[:-1, :-1]
         return self._inverse, longer

@@ -20,10 +20,11 @@ from provenglm.model.cholesky import inverse
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.losses import SecondDerivative
-from provenglm.model.objective import Objective, Snapshot, products
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
 from provenglm.model.shifts import centre_classes, centre_unpenalised
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 
 
@@ -48,7 +49,7 @@ class SecondMoments:
         if sample.offset is not None:
             scores = scores + sample.offset
         curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
-        self.moments = sample.gram(np.sqrt(sample.share))
+        self.moments = sample.gram(sample.share)
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
         if not objective.intercept:
             self.moments[-1, -1] = 1.0
@@ -204,7 +205,7 @@ class SampleHessian:
             block = self._rows[part]
             change = self._second.part(part).times(block @ weights)
             change *= self._share[part]
-            return products(block, change)
+            return column_products(block, change)
 
         count = len(self._rows)
         total: NumPyArray = self._diagonal * vector

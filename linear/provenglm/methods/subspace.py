@@ -13,7 +13,6 @@ loop evaluates a point in float64 where the gradient says that its gap is small 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -25,6 +24,8 @@ from provenglm.model.cholesky import factor
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sampling import draw
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.gram import gram
 from provenglm.types import NumPyArray
 
 _DEPENDENT = 1e-6
@@ -138,7 +139,7 @@ class _Span:
         steps, scores = self._steps[: self._count], self._scores[: self._count]
         weight = curvature * self._objective.share
         if self._has_changed(weight):
-            self._hessian[: self._count, : self._count] = self._products(np.sqrt(weight))
+            self._hessian[: self._count, : self._count] = self._products(weight)
         else:
             row = scores @ (weight * scores[self._last])
             row += steps @ (self._objective.penalty * steps[self._last])
@@ -160,24 +161,12 @@ class _Span:
         curvature = weight @ np.square(along) + self._objective.penalty @ np.square(change)
         return bool(abs(curvature - self._step.fall) > constants.CHANGED * curvature)
 
-    def _products(self, root: NumPyArray) -> NumPyArray:
-        """Return the Hessian over the directions, from the roots of the rows' weights."""
-        count, objective = self._count, self._objective
-        total = np.zeros((count, count))
-        size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // count)
-        of_penalty = np.sqrt(objective.penalty)
-        for numbers, weight in (self._scores[:count], root), (self._steps[:count], of_penalty):
-
-            def of_part(
-                part: slice, numbers: NumPyArray = numbers, weight: NumPyArray = weight
-            ) -> NumPyArray:
-                some = numbers[:, part] * weight[part]
-                # Of an array with itself: half the work.
-                return np.asarray(some @ some.T)
-
-            parts = [slice(first, first + size) for first in range(0, len(weight), size)]
-            for product in objective.workers.map(of_part, parts, together=1):
-                total += product
+    def _products(self, weight: NumPyArray) -> NumPyArray:
+        """Return the Hessian over the directions, from the rows' weights."""
+        objective = self._objective
+        total = np.zeros((self._count, self._count))
+        for numbers, each in (self._scores, weight), (self._steps, objective.penalty):
+            total += gram(DenseRows(numbers[: self._count].T), each, objective.workers)
         return total
 
 
@@ -282,30 +271,17 @@ class _Preconditioner:
     def _gram(self, drawn: NumPyArray, weight: NumPyArray) -> NumPyArray:
         """Return the products of some rows' features, times weights, centred by them."""
         objective = self._objective
-        dtype: Any = objective.rows.dtype
-        center, inverse = (
-            part.astype(dtype) for part in (objective.scaling.center, objective.scaling.inverse)
-        )
-        root = np.sqrt(weight).astype(dtype)
-
-        def of_block(part: slice) -> tuple[NumPyArray, NumPyArray]:
-            block = objective.rows.gather(drawn[part])
-            block -= center
-            block *= inverse
-            block *= root[part, None]
-            # Of an array with itself: half the work.
-            return block.T @ block, root[part] @ block
-
-        p = len(center)
-        total, mean = np.zeros((p, p), dtype), np.zeros(p, dtype)
-        # At most four products of the features at a time.
-        size = max(constants.BLOCK_ROWS, -(-len(drawn) // 4))
-        parts = [slice(first, first + size) for first in range(0, len(drawn), size)]
-        for products, of_weight in objective.workers.map(of_block, parts, together=1):
-            total += products
-            mean += of_weight
-        if objective.intercept:
-            mean /= max(np.sqrt(weight.sum()), _TINY)
-            total -= np.multiply.outer(mean, mean)
         objective.reads.rows += len(drawn)
-        return total
+        total = gram(
+            objective.rows,
+            weight,
+            objective.workers,
+            coordinates=objective.scaling,
+            chosen=drawn,
+            ones=objective.intercept,
+            dtype=objective.rows.dtype,
+        )
+        if not objective.intercept:
+            return total
+        mean = total[-1, :-1] / max(np.sqrt(total[-1, -1]), _TINY)
+        return np.asarray(total[:-1, :-1] - np.multiply.outer(mean, mean))

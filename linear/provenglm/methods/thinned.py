@@ -14,6 +14,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.model.objective import Objective
 from provenglm.rows.disk import DiskRows
+from provenglm.rows.gram import gram_of_block
 from provenglm.types import NumPyArray
 
 
@@ -79,14 +80,8 @@ class Thinned:
             slope = np.append((residual.astype(dtype) @ block).astype(np.float64), residual.sum())
             if k % of_these:
                 return _Sums(float(share.sum()), slope, None, 0.0)
-            root = np.sqrt(curvature * objective.n).astype(dtype)
-            block *= root[:, None]
-            hessian = np.empty((len(theta), len(theta)))
-            # Of an array with itself: half the work.
-            hessian[:-1, :-1] = block.T @ block
-            hessian[-1, :-1] = hessian[:-1, -1] = root @ block
-            hessian[-1, -1] = root @ root
-            hessian /= objective.n
+            products = gram_of_block(block, curvature * objective.n, ones=True)
+            hessian = products.astype(np.float64) / objective.n
             return _Sums(float(share.sum()), slope, hessian, float(curvature.sum()))
 
         gradient, hessian = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))

@@ -96,10 +96,9 @@ def beside_folds(problem: Problem, count: int, held: int) -> Problem:
     return left
 
 
-def of_folds_together(problem: Problem, count: int, itemsize: int) -> int:
-    """Return the bytes for the scores of all folds beyond those of one."""
-    outputs = problem.loss.outputs
-    of_row = _SCORES * outputs * max(0, count * itemsize - 8) + _OF_WEIGHTS
+def of_folds_together(problem: Problem, count: int) -> int:
+    """Return the bytes for the scores and shares of all folds beyond those of one."""
+    of_row = 8 * _SCORES * problem.loss.outputs * (count - 1) + 8 * count + _OF_WEIGHTS
     return of_row * problem.features.shape[0]
 
 

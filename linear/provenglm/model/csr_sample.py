@@ -8,9 +8,13 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import constants
+from provenglm.model.objective import Scaling
 from provenglm.model.sample import Sample
-from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.csr import CsrRows
+from provenglm.rows.gram import Weights, gram
+from provenglm.rows.products import column_products, column_squares
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
 
 
 def is_sparser(features: csr_array) -> bool:
@@ -81,7 +85,7 @@ class CenteredRows:
         """Return the products of the columns with residuals, of theta's shape."""
         total = residual.sum(axis=0)
         gradient = np.empty((self.shape[1], *residual.shape[1:]))
-        gradient[:-1] = transposed(self.features) @ residual
+        gradient[:-1] = column_products(self.features, residual)
         gradient[:-1] -= np.multiply.outer(self._center, total)
         gradient[:-1] = (gradient[:-1].T * self._inverse).T
         gradient[-1] = self._intercept * total
@@ -90,14 +94,11 @@ class CenteredRows:
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of the columns' squares with numbers of rows, of theta's shape."""
         features, center = self.features, self._center
-        squares = made_of(
-            np.square(features.data), features.indices, features.indptr, features.shape
-        )
         total = numbers.sum(axis=0)
         product = np.empty((self.shape[1], *numbers.shape[1:]))
         of_features = product[:-1].T  # so that numbers of the columns multiply it
-        of_features[:] = (transposed(squares) @ numbers).T
-        of_features -= 2 * center * (transposed(features) @ numbers).T
+        of_features[:] = column_squares(features, numbers).T
+        of_features -= 2 * center * column_products(features, numbers).T
         of_features += np.multiply.outer(total, np.square(center))
         # What is left of a constant column is rounding, of either sign.
         np.maximum(of_features, 0, out=of_features)
@@ -105,23 +106,14 @@ class CenteredRows:
         product[-1] = self._intercept * total
         return product
 
-    def gram(self, weight: NumPyArray) -> NumPyArray:
-        """Return the products of the columns with each other, each row times `weight`."""
-        features, inverse, center = self.features, self._inverse, self._center
-        data = features.data * np.repeat(weight, np.diff(features.indptr))
-        weighted = made_of(data, features.indices, features.indptr, features.shape)
-        gram = np.empty((self.shape[1], self.shape[1]))
-        inner = gram[:-1, :-1]
-        inner[:] = (transposed(features) @ weighted).toarray()
-        mean, total = transposed(features) @ weight, float(weight.sum())
-        beside = np.multiply.outer(center, mean - 0.5 * total * center)
-        inner -= beside
-        inner -= beside.T
-        inner *= inverse
-        inner *= inverse[:, None]
-        gram[-1, :-1] = gram[:-1, -1] = self._intercept * inverse * (mean - total * center)
-        gram[-1, -1] = self._intercept * total
-        return gram
+    def gram(self, weights: Weights, workers: Workers) -> NumPyArray:
+        """Return the weighted products of the columns with each other."""
+        scaling = Scaling(self._center, self._inverse)
+        found = gram(CsrRows(self.features), weights, workers, coordinates=scaling, ones=True)
+        if not self._intercept:
+            outputs = len(found) // self.shape[1]
+            found[-outputs:] = found[:, -outputs:] = 0
+        return found
 
 
 class SparseSample(Sample):
@@ -135,11 +127,8 @@ class SparseSample(Sample):
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         return self.rows.products_of_squares(numbers)
 
-    def gram(self, weight: NumPyArray) -> NumPyArray:
-        return self.rows.gram(np.square(weight))
-
-    def products_with_each_other(self, numbers: NumPyArray) -> NumPyArray:
-        return self.rows.gram(numbers)
+    def gram(self, weights: Weights) -> NumPyArray:
+        return self.rows.gram(weights, self.workers)
 
 
 class Spread(NamedTuple):

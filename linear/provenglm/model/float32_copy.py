@@ -8,6 +8,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.objective import Objective, Scaling
+from provenglm.rows.centred import write_centred
 from provenglm.rows.dense import DenseRows
 
 _FAR_OUT = 1e30
@@ -29,9 +30,8 @@ def in_float32(objective: Objective) -> Objective:
     size = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // (8 * p))
 
     def fill(part: slice) -> None:
-        change = objective.rows.block(part) - center
         with np.errstate(over="ignore"):
-            np.multiply(change, unit, out=copy[part], casting="same_kind")
+            write_centred(objective.rows.block(part), Scaling(center, unit), copy[part])
         # Beyond float32: so far out that any such number will do.
         np.clip(copy[part], -_FAR_OUT, _FAR_OUT, out=copy[part])
 

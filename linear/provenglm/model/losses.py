@@ -27,8 +27,11 @@ MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """By bytes of a number: exp() of larger scores would overflow when it is summed."""
 
 
+MAX_AMPLIFICATION = 16.0
+"""Residuals of the duality gap are at most this many times those at the scores, and so is their
+rounding error: a mean that is far below that of the targets has lost its digits in a residual."""
+
 # Of the divergence of a logistic loss, which is float32 if there are many rows.
-_MOST_LOG_OF_A_SQUARE = 700.0
 _MOST_LOG_OF_FLOAT32 = np.float32(80)
 _LOG_2 = np.float32(np.log(2))
 _WIDER = 1.0001
@@ -310,6 +313,13 @@ class Loss(ABC):
         """Return the infimum of the loss of each sample, shape ``(n,)``."""
         return np.zeros(len(target))
 
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
+        """Return whether no score of these rows is cut off: see `MOST_LOG`.
+
+        Values and residuals of a score that is cut off prove nothing.
+        """
+        return True
+
     def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return what stands for the curvature in a Hessian, where that may vanish."""
         return self.curvature(scores, target)
@@ -394,13 +404,13 @@ class Logistic(Loss):
             if is_long and scores.dtype == np.float32:
                 # log(1 + x) <= x, and the margin is that of rounding.
                 scores = np.float32(sign) * scores
-                square = np.exp(np.minimum(scores, _MOST_LOG_OF_FLOAT32))
-                square *= np.float32(_WIDER * mixed)
+                square = scores + np.float32(np.log(_WIDER * mixed))
+                square = np.exp(np.minimum(square, _MOST_LOG_OF_FLOAT32))
                 square = np.minimum(square, np.float32(_WIDER) * (np.maximum(scores, 0) + _LOG_2))
                 return np.asarray(square, np.float64) * mixed
             scores = sign * scores.astype(np.float64)
-            square = np.exp(np.minimum(scores + 2 * np.log(mixed), _MOST_LOG_OF_A_SQUARE))
-            square = np.log1p(square)
+            logarithm = scores + 2 * np.log(mixed)
+            square = np.log1p(np.exp(-np.abs(logarithm))) + np.maximum(logarithm, 0)
             return np.asarray(np.minimum(square, mixed * (np.log(2) + np.maximum(scores, 0))))
 
         constant = 0.0 if down else mixed
@@ -754,11 +764,10 @@ class Poisson(Loss):
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         wanted = float(mean)
-        of_scores = wanted + float(excess)
-        if of_scores <= 0:
-            return Dual(1.0, 0.0, 0.0, np.inf)
-        kept = wanted / of_scores
-        return Dual(kept, 0.0, kept - 1, of_scores * (kept * np.log(kept) - kept + 1))
+        kept, added, terms = balanced_means(
+            wanted + float(excess), wanted, lambda scores, _: scores.astype(np.float64)
+        )
+        return Dual(kept, added, kept - 1, terms)
 
     def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(np.maximum(dual, -target))
@@ -789,8 +798,11 @@ class Poisson(Loss):
     def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
         mean = _exp(scores)
         square = float(share @ np.square(mean + np.abs(target)))
-        is_exact = float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
-        return Noise(1.01 * float(mean.max(initial=0)), square, is_exact)
+        largest = 1.01 * float(mean.max(initial=0))
+        return Noise(largest, square, self.is_exact(scores, target))
+
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
+        return float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         mean = dual + target
@@ -801,6 +813,43 @@ class Poisson(Loss):
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         return np.asarray(np.log(weight @ target / weight.sum()))
+
+
+def balanced_means(
+    mean: float, wanted: float, logarithm: Callable[[NumPyArray, NumPyArray], NumPyArray]
+) -> tuple[float, float, Callable[[NumPyArray, NumPyArray], NumPyArray] | float]:
+    r"""Return how positive numbers m become `kept` m + `added`, whose mean is the wanted one.
+
+    A factor alone costs least, as a constant in m's logarithm does. If it would be greater than
+    `MAX_AMPLIFICATION`, a constant is added.
+
+    Parameters
+    ----------
+    mean : float
+        That of m. It may be a difference that has lost its digits.
+    wanted : float
+    logarithm : callable
+        From scores and targets of some rows to :math:`\log m`, in float64.
+
+    Returns
+    -------
+    kept, added : float
+    terms : callable or float
+        Of `Dual`: the divergence :math:`q \log(q / m) - q + m` of the new numbers q.
+    """
+    if wanted < MAX_AMPLIFICATION * mean or not np.isfinite(mean):
+        kept = wanted / mean
+        return kept, 0.0, mean * float(kept * np.log(kept) - kept + 1)
+    kept = MAX_AMPLIFICATION
+    added = wanted - kept * mean
+
+    def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        of_row = logarithm(scores, target)
+        old = _exp(of_row)
+        new = kept * old + added
+        return np.asarray(np.maximum(new * (np.log(new) - of_row - 1) + old, 0))
+
+    return kept, added, terms
 
 
 def explained_deviance(

@@ -18,14 +18,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.sparse import issparse
 
-from provenglm.compiled import kernels
 from provenglm.model import null_model, per_row
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import parts_of
-from provenglm.rows.csr import transposed
+from provenglm.rows.products import column_products, dense_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -225,10 +223,9 @@ class Objective:
         is_null = not weights.any()
         scores = np.empty((self.n, *outputs), of_scores)
         takes_moments = self.takes_moments and self.moments is None
-        has_sums = dtype == np.float64 and not self.centered
         # With an L1 penalty a proof by a Newton step is rare, and reads the rows itself.
-        takes_squares = self.squares is None and self.l1 is None
-        takes_squares &= has_sums and not self.rows.is_sparse
+        takes_squares = self.squares is None and self.l1 is None and dtype == np.float64
+        takes_squares &= not (self.centered or self.rows.is_sparse)
         squares: NumPyArray | float = 0.0
 
         def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
@@ -245,10 +242,10 @@ class Objective:
             residual *= share if residual.ndim == 1 else share[:, None]
             total = residual.sum(axis=0, dtype=np.float64)
             if takes_moments:
-                residual = np.column_stack([residual, share, self._target_columns(rows)])
+                residual = np.column_stack([residual, share, self.target_columns(rows)])
             return (
                 float(np.asarray(value, np.float64) @ share),
-                products(block, residual.astype(dtype, copy=False)),
+                column_products(block, residual.astype(dtype, copy=False)),
                 total,
                 share @ np.square(block) if takes_squares else 0.0,
             )
@@ -263,11 +260,11 @@ class Objective:
             squares = squares + of_squares
         self.reads.rows += sum(rows.stop - rows.start for rows in slices)
         if takes_moments:
-            sums = self._take_moments(np.asarray(sums), gradient[:-1])
-        gradient[:-1] = sums
+            sums = self._without_moments(np.asarray(sums))
+        gradient[:-1] = np.reshape(sums, gradient[:-1].shape)
         if takes_squares:
             self.squares = np.asarray(squares)
-        return self._snapshot(theta, value, gradient, scores, has_sums)
+        return self.snapshot_of(theta, value, gradient, scores)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
         """Return the snapshot where the scores are known, of dense rows.
@@ -282,7 +279,7 @@ class Objective:
         takes_moments = self.takes_moments and self.moments is None
         numbers = residual[None]
         if takes_moments:
-            numbers = np.stack([residual, self.share, self._target_columns(slice(None))])
+            numbers = np.stack([residual, self.share, self.target_columns(slice(None))])
         numbers = numbers.astype(self.rows.dtype, copy=False)
 
         def of_block(rows: slice) -> NumPyArray:
@@ -292,22 +289,28 @@ class Objective:
         for of_weights in self.workers.map(of_block, self.rows.slices()):
             sums += of_weights
         self.reads.rows += self.n
-        gradient[:-1] = self._take_moments(sums.T, gradient[:-1]) if takes_moments else sums[0]
+        gradient[:-1] = self._without_moments(sums.T)[:, 0] if takes_moments else sums[0]
         value = float(values @ self.share)
-        has_sums = self.rows.dtype == np.float64 and not self.centered
-        return self._snapshot(theta, value, gradient, scores, has_sums)
+        return self.snapshot_of(theta, value, gradient, scores)
 
-    def _snapshot(
+    def snapshot_of(
         self,
         theta: NumPyArray,
         value: float,
         gradient: NumPyArray,
         scores: NumPyArray,
-        has_sums: bool,
     ) -> Snapshot:
-        """Return a snapshot of sums over all rows."""
+        """Return the snapshot of sums over all rows; `gradient` is changed in place.
+
+        Parameters
+        ----------
+        value : float
+            The sum of the losses.
+        gradient : numpy.ndarray, theta's shape
+            That of the residuals times the features as `block` has them, and of the residuals.
+        """
         known = None
-        if has_sums:
+        if self.rows.dtype == np.float64 and not self.centered:
             known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares)
         self.to_theta(gradient)
         penalty = self.used(theta)
@@ -318,7 +321,7 @@ class Objective:
         is_single = self.rows.dtype == np.float32
         return Snapshot(theta, value, gradient, scores, known, is_single=is_single)
 
-    def _target_columns(self, rows: slice) -> NumPyArray:
+    def target_columns(self, rows: slice) -> NumPyArray:
         """Return share x target of some rows; of classes a column each."""
         share, target = self.share[rows], self.loss.observed(self.target[rows])
         if self.loss.outputs == 1:
@@ -327,18 +330,31 @@ class Objective:
         columns[np.arange(len(share)), target] = share
         return columns
 
-    def _take_moments(self, sums: NumPyArray, like: NumPyArray) -> NumPyArray:
-        """Keep the moments out of the sums of a pass; return what the residuals gave."""
-        outputs = self.loss.outputs
-        mean, of_target = sums[:, outputs], sums[:, outputs + 1 :].reshape(like.shape)
+    def _without_moments(self, sums: NumPyArray) -> NumPyArray:
+        """Keep the moments out of the sums of a pass; return what the residuals gave, (p, K)."""
+        k = self.loss.outputs
+        self.take_moments(sums[:, k], sums[:, k + 1 :])
+        return sums[:, :k]
+
+    def take_moments(self, mean: NumPyArray, of_target: NumPyArray) -> None:
+        """Keep the moments.
+
+        Parameters
+        ----------
+        mean : numpy.ndarray, (p,)
+            The sum of the features as `block` has them, times their shares.
+        of_target : numpy.ndarray, (p, K)
+            The same of features times `target_columns`.
+        """
         share = 1.0 if per_row.are_equal(self.share) else self.share.sum()
-        total = np.asarray(self.mean_target()) if outputs == 1 else self.class_shares()
+        total = self.mean_target() if self.loss.outputs == 1 else self.class_shares()
         if not self.centered:
             mean = mean - share * self.scaling.center
-            of_target = of_target - np.multiply.outer(self.scaling.center, total)
-        inverse = self.scaling.inverse
-        self.moments = mean * inverse, (of_target.T * inverse).T
-        return sums[:, :outputs].reshape(like.shape)
+            of_target = of_target - np.multiply.outer(self.scaling.center, np.atleast_1d(total))
+        of_target = (of_target.T * self.scaling.inverse).T
+        if self.loss.outputs == 1:
+            of_target = of_target[:, 0]
+        self.moments = mean * self.scaling.inverse, of_target
 
     def null(self) -> tuple[NumPyArray, float]:
         """Return theta and objective of the model without features."""
@@ -394,30 +410,3 @@ def residuals(objective: Objective, snapshot: Snapshot, part: slice = slice(None
 def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
     """Return a number for each row of `theta` as an array that multiplies it."""
     return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)
-
-
-def dense_products(block: Features, numbers: NumPyArray) -> NumPyArray:
-    """Return the products of dense features with some numbers, (c, rows): (c, p) in float64.
-
-    From memory BLAS takes up to twice as long, which reads several rows at a time.
-    """
-    flags = block.flags
-    if not (flags.c_contiguous and flags.writeable and block.dtype == np.float64):
-        return np.asarray(numbers @ block)
-    sums = np.zeros((len(numbers), block.shape[1]))
-    kernels("rows.dense_kernels").products_of_rows(block, numbers, sums)
-    return sums
-
-
-def products(block: Features, residual: NumPyArray) -> NumPyArray:
-    """Return the products of features and residuals, summed over the rows: float64."""
-    if issparse(block):
-        columns = transposed(block)
-        if residual.ndim == 1:
-            return np.asarray(columns @ residual, np.float64)
-        # SciPy's product with several columns takes a fifth longer than with one after the other.
-        each = [columns @ residual[:, k] for k in range(residual.shape[1])]
-        return np.asarray(np.stack(each, axis=1), np.float64)
-    # BLAS takes a third less for this order of the factors, if there are few outputs.
-    product = residual @ block if residual.ndim == 1 else (residual.T @ block).T
-    return np.asarray(product, np.float64)

@@ -9,6 +9,9 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.gram import ClassWeights, Weights, gram
+from provenglm.rows.products import column_products, column_squares
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -73,14 +76,14 @@ class Sample:
 
     def products(self, residual: NumPyArray) -> NumPyArray:
         """Return the products of the columns with numbers of rows, of theta's shape."""
-        return np.asarray(self.rows.T @ residual)
+        return column_products(self.rows, residual)
 
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
         """Return those of the columns' squares, of which there is no copy as a whole."""
         total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
         for start in range(0, len(numbers), constants.BLOCK_ROWS):
             part = slice(start, start + constants.BLOCK_ROWS)
-            total += np.square(self.rows[part]).T @ numbers[part]
+            total += column_squares(self.rows[part], numbers[part])
         return total
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
@@ -92,7 +95,7 @@ class Sample:
         if isinstance(curvature, SecondDerivativeOfClasses):
             return self._hessian_of_softmax(curvature.probability)
         weight = curvature.diagonal
-        hessian = self.gram(np.sqrt(self.share * weight))
+        hessian = self.gram(self.share * weight)
         _add_to_diagonal(hessian, self.penalty + float(self.share @ weight) * self.unseen())
         return hessian
 
@@ -115,52 +118,16 @@ class Sample:
             return np.zeros(self.rows.shape[1])
         return np.append(self.rare.astype(np.float64), 0.0)
 
-    def gram(self, weight: NumPyArray) -> NumPyArray:
-        """Return the products of the features, each row times `weight`."""
-
-        def of_block(part: slice) -> NumPyArray:
-            block = self.rows[part] * weight[part, None]
-            # Of an array with itself: half the work.
-            product: NumPyArray = block.T @ block
-            return product
-
-        return self._summed(of_block)
-
-    def products_with_each_other(self, numbers: NumPyArray) -> NumPyArray:
-        """Return the products of the features, each row's times a number of either sign."""
-
-        def of_block(part: slice) -> NumPyArray:
-            product: NumPyArray = (self.rows[part] * numbers[part, None]).T @ self.rows[part]
-            return product
-
-        return self._summed(of_block)
+    def gram(self, weights: Weights) -> NumPyArray:
+        """Return the weighted products of the columns with each other."""
+        return gram(DenseRows(self.rows), weights, self.workers)
 
     def _hessian_of_softmax(self, probability: NumPyArray) -> NumPyArray:
-        width, classes = self.rows.shape[1], probability.shape[1]
-        hessian = np.empty((width, classes, width, classes))
-        for k in range(classes):
-            for other in range(k + 1):
-                pair = probability[:, k] * ((k == other) - probability[:, other]) * self.share
-                product = self.products_with_each_other(pair)
-                hessian[:, k, :, other] = product
-                hessian[:, other, :, k] = product.T
-        hessian = hessian.reshape(width * classes, width * classes)
+        classes = probability.shape[1]
+        hessian = self.gram(ClassWeights(probability, self.share))
         curvature = float((self.share @ (probability * (1 - probability))).mean())
         _add_to_diagonal(hessian, np.repeat(self.penalty + curvature * self.unseen(), classes))
         return hessian
-
-    def _summed(self, of_block: object) -> NumPyArray:
-        assert callable(of_block)
-        count = len(self.rows)
-        slices = [
-            slice(start, start + constants.BLOCK_ROWS)
-            for start in range(0, count, constants.BLOCK_ROWS)
-        ]
-        total: NumPyArray | None = None
-        for product in self.workers.map(of_block, slices, together=1):
-            total = product if total is None else np.add(total, product, out=total)
-        assert total is not None
-        return total
 
     def _penalty(self, theta: NumPyArray) -> NumPyArray:
         return self.penalty if theta.ndim == 1 else self.penalty[:, None]

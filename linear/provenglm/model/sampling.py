@@ -18,6 +18,7 @@ from provenglm.model.objective import Objective, Reads, Scaling
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Features, Rows
+from provenglm.rows.centred import write_centred
 from provenglm.rows.csr import CsrRows
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.kinds import rows_of
@@ -440,15 +441,11 @@ def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
     raw[:, -1] = objective.intercept
     # Whole rows: NumPy takes twice as long for all but the last column.
-    center, inverse = (
-        np.append(objective.scaling.center, 0),
-        np.append(objective.scaling.inverse, 1),
-    )
+    center, inverse = objective.scaling.center, objective.scaling.inverse
+    whole = Scaling(np.append(center, 0), np.append(inverse, 1))
 
     def scale(part: slice) -> None:
-        block = raw[part]
-        block -= center
-        block *= inverse
+        write_centred(raw[part], whole, raw[part])
 
     for _ in objective.workers.map(scale, parts):
         pass

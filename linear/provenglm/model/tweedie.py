@@ -30,6 +30,7 @@ from provenglm.model.losses import (
     Noise,
     Poisson,
     SecondDerivative,
+    balanced_means,
     check_not_negative,
     x_log_x,
 )
@@ -151,10 +152,15 @@ class Tweedie(Loss):
         parts = self._parts(scores, target)
         # The rounding of w is one of its exponentials.
         means = (parts.rise + parts.drop) * (1 + np.abs(scores) + np.abs(parts.logarithm))
-        farthest = np.maximum(self._b * scores, parts.logarithm - self._a * scores)
-        is_exact = float(farthest.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
-        largest = float(self._curvature(parts).max(initial=0))
-        return Noise(1.01 * largest, float(share @ np.square(means)), is_exact)
+        largest = 1.01 * float(self._curvature(parts).max(initial=0))
+        square = float(share @ np.square(means))
+        return Noise(largest, square, self.is_exact(scores, target))
+
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
+        with np.errstate(divide="ignore"):
+            logarithm = np.log(target).astype(scores.dtype, copy=False)  # -inf: nothing drops
+        farthest = np.maximum(self._b * scores, logarithm - self._a * scores)
+        return float(farthest.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         return np.asarray(np.log(weight @ target / weight.sum()))
@@ -181,7 +187,7 @@ class Tweedie(Loss):
         down, up = np.expm1(-a * change), np.expm1(b * change)
         # What Newton's method leaves makes it larger by at most this.
         curvature, left = a * (1 + down) + b * (1 + up), wanted - (up - down)
-        of_unit = wanted * change - (down / a + up / b) + np.square(left) / curvature
+        of_unit = wanted * change - (down / a + up / b) + left * (left / curvature)
         of_zero = np.where(dual >= 0, (x_log_x(dual) - dual) / b, np.inf)
         return np.where(target > 0, size * of_unit, of_zero)
 
@@ -213,11 +219,11 @@ class Tweedie(Loss):
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         over = float(excess)
         if not self._b:
-            # Those of the best intercept: 1 - kept (1 - r).
-            if over >= 1:
-                return Dual(1.0, 0.0, 0.0, np.inf)
-            kept = 1 / (1 - over)
-            return Dual(kept, 1 - kept, 0.0, (1 - kept + kept * np.log(kept)) / kept)
+            # 1 - r is y / prediction, and has the mean 1 at the best intercept.
+            kept, added, cost = balanced_means(
+                1 - over, 1.0, lambda z, y: np.log(y) - z.astype(np.float64)
+            )
+            return Dual(kept, 1 - kept - added, 0.0, cost)
         taken = over / float(mean)
 
         def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:

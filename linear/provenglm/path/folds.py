@@ -103,6 +103,10 @@ class Folds:
         """The sum of the weights of each training set."""
         return [float(self.weight(fold).sum(dtype=np.float64)) for fold in range(len(self))]
 
+    def share(self, fold: int) -> NumPyArray:
+        """Return each row's share of the fold's training set, (n,): 0 if it is held out."""
+        return np.asarray(self.weight(fold) / self.totals[fold])
+
     def of(self, fold: int, strength: float) -> Problem:
         """Return a fold's problem: of its rows where these are few, else of weights 0."""
         whole, weight = self.penalised(fold, strength), self.weight(fold).astype(np.float64)

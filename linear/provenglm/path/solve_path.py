@@ -17,9 +17,8 @@ from provenglm.model.budget import of_folds_together, within
 from provenglm.model.solution import Settings
 from provenglm.path import squares
 from provenglm.path.folds import Folds, PathPoint, Start, point_of, point_with_scale
-from provenglm.path.joint import JointPath, Watch, suits
+from provenglm.path.joint import JointPath, Watch
 from provenglm.plan import choose, dense_if_small
-from provenglm.rows.kinds import rows_of
 from provenglm.solve import Session
 
 
@@ -51,12 +50,13 @@ def solve_path(
     """
     features = dense_if_small(folds.penalised(0, strengths[0])).features
     folds = replace(folds, problem=replace(folds.problem, features=features))
-    together = _together(folds, settings)
-    first = (together or folds).penalised(0, strengths[0])
-    plan = choose(first, settings.is_precise, len(folds), settings.method)
-    if together is not None and suits(plan, first):
+    together = _together(folds)
+    # One way for the whole path: that of a penalty in the middle.
+    problem = (together or folds).penalised(0, strengths[len(strengths) // 2])
+    plan = choose(problem, settings.is_precise, len(folds), settings.method)
+    if together is not None and plan.suits_folds:
         paths = JointPath(together, plan, settings, watch).solve(strengths)
-    elif squares.suits(folds, first):
+    elif squares.suits(folds, problem):
         paths = squares.solve(folds, strengths, settings, watch)
     else:
         each = range(len(folds))
@@ -69,11 +69,10 @@ def solve_path(
     return paths
 
 
-def _together(folds: Folds, settings: Settings) -> Folds | None:
+def _together(folds: Folds) -> Folds | None:
     """Return the folds with the room that is left if all have scores, or None if none is."""
     whole = folds.problem
-    itemsize = 8 if settings.is_precise else rows_of(whole.features).dtype.itemsize
-    problem = within(whole, of_folds_together(whole, len(folds), itemsize))
+    problem = within(whole, of_folds_together(whole, len(folds)))
     return None if problem is None else replace(folds, problem=problem)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from provenglm import constants
-from provenglm.methods.descent import centred_rows, groups_of_blocks, minimise
+from provenglm.methods.descent import minimise
 from provenglm.model.objective import Objective, Scaling
 from provenglm.model.problem import Problem
 from provenglm.model.returned import rounded
@@ -31,7 +31,9 @@ from provenglm.model.sampling import l1_of, penalty_of
 from provenglm.model.solution import ROUNDING, Settings, StopReason, judged
 from provenglm.path.folds import Folds, PathPoint, Start, point_of
 from provenglm.proof.duality import best_factor
+from provenglm.rows.centred import write_centred
 from provenglm.rows.disk import on_disk
+from provenglm.rows.gram import gram_of_block, groups as groups_of_blocks
 from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
@@ -135,25 +137,27 @@ def solve(
 
 def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) -> NumPyArray:
     """Return the products of features, ones and target, summed over each group: one pass."""
-    p, weight = objective.rows.shape[1], folds.problem.sample_weight
+    rows, weight = objective.rows, folds.problem.sample_weight
+    p = rows.shape[1]
 
     def of_blocks(blocks: list[slice]) -> list[tuple[int, NumPyArray]]:
         whole = slice(blocks[0].start, blocks[-1].stop)
         taken = np.empty((whole.stop - whole.start, p + 2))
-        centred_rows(objective, blocks, np.arange(p), taken[:, :p])
+        for part in blocks:
+            out = taken[part.start - whole.start : part.stop - whole.start, :p]
+            write_centred(rows.block(part), objective.scaling, out)
         taken[:, p], taken[:, p + 1] = 1, objective.target[whole] - center
-        if weight is not None:
-            taken *= np.sqrt(weight[whole])[:, None]
         found = []
         for group, counts in groups.within(folds, whole):
-            rows = taken[counts > 0]
-            if counts.max() > 1:
-                rows *= np.sqrt(counts[counts > 0], dtype=np.float64)[:, None]
-            found.append((group, rows.T @ rows))
+            some = np.flatnonzero(counts)
+            each = counts[some].astype(np.float64)
+            if weight is not None:
+                each *= weight[whole][some]
+            found.append((group, gram_of_block(taken[some], each)))
         return found
 
     sums = np.zeros((groups.counts.shape[1], p + 2, p + 2))
-    for found in objective.workers.map(of_blocks, groups_of_blocks(objective), together=1):
+    for found in objective.workers.map(of_blocks, groups_of_blocks(rows, p), together=1):
         for group, product in found:
             sums[group] += product
     return sums

@@ -23,7 +23,7 @@ of every rounding error in it (there, "Rounding").
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -39,7 +39,9 @@ from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Rows
 from provenglm.rows.blocks import parts_of
-from provenglm.rows.csr import made_of, transposed
+from provenglm.rows.csr import made_of
+from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
+from provenglm.rows.products import column_products, column_squares, row_squares
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -350,8 +352,8 @@ class Certificate:
             value, residual = self.loss.value_and_residual(scores, target)
             square, noise = self._of_residuals(scores, residual, target, share)
             weighted = share[:, None] * residual.reshape(len(share), -1)
-            squares = np.zeros(0) if knows_squares else _weighted_squares(block, share)
-            products, sums = _products(block, weighted), weighted.sum(axis=0)
+            squares = np.zeros(0) if knows_squares else column_squares(block, share)
+            products, sums = column_products(block, weighted), weighted.sum(axis=0)
             return _Sums(float(share @ value), products, sums, squares, square, noise)
 
         total = reduce(operator.add, self._workers.map(of_part, everything.parts))
@@ -408,7 +410,7 @@ class Certificate:
 
             def of_part(part: slice) -> NumPyArray:
                 block, _, share, _ = everything.get(part)
-                return _weighted_squares(block, share)
+                return column_squares(block, share)
 
             self._squares = np.zeros(self.p)
             for squares in self._workers.map(of_part, everything.parts):
@@ -478,12 +480,12 @@ class Certificate:
             scores = block @ coef + (point.bias + offset)
             flat = scores[:, 0] if loss.outputs == 1 else scores
             curvature = share * loss.least_curvature(flat, target)
-            reached = _row_squares(block, reach)
+            reached = row_squares(block, reach)
             if loss.outputs == 1:
                 with np.errstate(divide="ignore"):
                     reached = np.minimum(reached, 1 / curvature)
             largest = float(reached[curvature > 0].max(initial=0.0))
-            return _products(block, curvature), float(curvature.sum()), largest
+            return column_products(block, curvature), float(curvature.sum()), largest
 
         total, weight, farthest = np.zeros(self.p), 0.0, 0.0
         for products, of_part_, largest in self._workers.map(of_part, everything.parts):
@@ -512,8 +514,9 @@ class Certificate:
         roots = np.sqrt(diagonal[kept])
         scaled = hessian / np.multiply.outer(roots, roots)
         size = len(scaled)
-        longest = max(part.stop - part.start for part in rows.parts)
-        eta = 1.01 * size * (size + longest + len(rows.parts) + 24) * UNIT
+        # The products are off by the first, and their factor by the second.
+        count = roundings([part.stop - part.start for part in rows.parts]) + size + 16
+        eta = 1.01 * size * count * UNIT
         scaled.flat[:: size + 1] -= 2 * eta
         try:
             lower = scipy.linalg.cholesky(scaled, lower=True, check_finite=False)
@@ -539,7 +542,7 @@ class Certificate:
         largest = (1 + 2 * error) * frobenius * np.square(weights.reshape(width, k)).max(axis=1)
 
         def norms_of(block: Any) -> NumPyArray:
-            squares = _row_squares(block, largest[: self.p])
+            squares = row_squares(block, largest[: self.p])
             if self._has_intercept:
                 squares = squares + largest[-1]
             return np.asarray(np.sqrt(squares * (1 + 2 * error) * frobenius))
@@ -557,7 +560,7 @@ class Certificate:
 
         def of_part(part: slice) -> NumPyArray:
             block, _, share, _ = rows.get(part)
-            return self._gram(block, share)
+            return gram_of_block(block, share, ones=self._has_intercept)
 
         products = self._workers.map(of_part, rows.parts, together=1)
         return sum(products, np.zeros((self.width, self.width)))
@@ -717,7 +720,7 @@ class Certificate:
                     norms = np.minimum(norms, 1 / np.sqrt(curvature))
             return (
                 float(share @ square),
-                _products(block, weighted),
+                column_products(block, weighted),
                 weighted.sum(axis=0),
                 np.stack([fall[used], norms[used]], axis=1),
                 farthest,
@@ -769,22 +772,15 @@ class Certificate:
         def of_part(part: slice) -> NumPyArray:
             block, target, share, offset = rows.get(part)
             scores = block @ coef + (point.bias + offset)
-            total = np.zeros((width, k, width, k))
+            weights: Weights
             if k == 1:
-                pairs: Iterator[tuple[int, int, NumPyArray]]
-                pairs = iter([(0, 0, share * loss.sure_curvature(scores[:, 0], target))])
+                weights = share * loss.sure_curvature(scores[:, 0], target)
             else:
-                pairs = _pairs(loss.probability(scores), share)
-            for one, other, weight in pairs:
-                product = self._gram(block, weight)
-                total[:, one, :, other] = product
-                if one != other:
-                    total[:, other, :, one] = product
-            return total
+                weights = ClassWeights(loss.probability(scores), share)
+            return gram_of_block(block, weights, ones=self._has_intercept)
 
-        total = np.zeros((width, k, width, k))
-        for product in self._workers.map(of_part, rows.parts, together=1):
-            total += product
+        products = self._workers.map(of_part, rows.parts, together=1)
+        total = sum(products, np.zeros((width * k, width * k))).reshape(width, k, width, k)
         for k_ in range(k):
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty
         if k > 1:
@@ -793,26 +789,6 @@ class Certificate:
             for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
                 total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
         return total.reshape(width * k, width * k)
-
-    def _gram(self, block: Any, weight: NumPyArray) -> NumPyArray:
-        """Return the weighted products of the features, with the intercept."""
-        product = np.empty((self.width, self.width))
-        if issparse(block):
-            repeated = np.repeat(weight, np.diff(block.indptr))
-            scaled = made_of(block.data * repeated, block.indices, block.indptr, block.shape)
-            product[: self.p, : self.p] = (transposed(scaled) @ block).toarray()
-            mean = np.asarray(transposed(block) @ weight)
-        else:
-            if (weight >= 0).all():
-                scaled = block * np.sqrt(weight)[:, None]
-                product[: self.p, : self.p] = scaled.T @ scaled
-            else:
-                product[: self.p, : self.p] = block.T @ (block * weight[:, None])
-            mean = weight @ block
-        if self._has_intercept:
-            product[-1, :-1] = product[:-1, -1] = mean
-            product[-1, -1] = weight.sum()
-        return product
 
 
 class _Sums(NamedTuple):
@@ -841,19 +817,6 @@ def _parts(rows: slice, size: int) -> list[slice]:
     return [slice(start, min(start + size, stop)) for start in range(rows.start, stop, size)]
 
 
-def _pairs(probability: NumPyArray, share: NumPyArray) -> Iterator[tuple[int, int, NumPyArray]]:
-    """Yield pairs of classes with the rows' weights in their block of softmax's Hessian."""
-    for one in range(probability.shape[1]):
-        for other in range(one + 1):
-            weight = probability[:, one] * ((one == other) - probability[:, other]) * share
-            yield one, other, weight
-
-
-def _products(block: Any, columns: NumPyArray) -> NumPyArray:
-    """Return the products of the features with numbers of each row, summed over the rows."""
-    return np.asarray((transposed(block) if issparse(block) else block.T) @ columns)
-
-
 def _dense(block: Any) -> NumPyArray:
     return np.asarray(block.toarray() if issparse(block) else block)
 
@@ -865,18 +828,3 @@ def _are_exact(block: Any) -> NumPyArray:
         is_rounded = (np.rint(data) != data) | (np.abs(data) >= 2**20)
         return np.asarray(np.bincount(block.indices[is_rounded], minlength=block.shape[1]) == 0)
     return np.asarray((np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20))
-
-
-def _weighted_squares(block: Any, share: NumPyArray) -> NumPyArray:
-    """Return the sum of each feature's squares times the shares."""
-    if issparse(block):
-        squares = made_of(np.square(block.data), block.indices, block.indptr, block.shape)
-        return np.asarray(transposed(squares) @ share)
-    return np.asarray(share @ np.square(block))
-
-
-def _row_squares(block: Any, weight: NumPyArray) -> NumPyArray:
-    if issparse(block):
-        numbers = np.square(block.data)
-        return np.asarray(made_of(numbers, block.indices, block.indptr, block.shape) @ weight)
-    return np.asarray(np.square(block) @ weight)

@@ -30,8 +30,9 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.losses import Dual
-from provenglm.model.objective import Objective, Snapshot, of_rows, products, residuals
+from provenglm.model.objective import Objective, Snapshot, of_rows, residuals
 from provenglm.rows.blocks import parts_of
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
@@ -39,10 +40,15 @@ _ULP = 2.0**-53
 # Bounds are max(bound, 0.0), in this order: NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
 
 
-def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
-    """Return a bound of F(theta) - F*, 0 or greater."""
+def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf) -> float:
+    """Return a bound of F(theta) - F*, 0 or greater; inf if a score is too large for the loss.
+
+    A bound that is above `enough` anyway may be a rough one, which costs less.
+    """
+    if not _is_exact(objective, snapshot):
+        return np.inf
     if objective.moments is None:
-        return max(known_bound(objective, snapshot), 0.0)
+        return max(_above_least(objective, snapshot), 0.0)
     penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot.gradient[-1])
@@ -65,13 +71,16 @@ def duality_gap(objective: Objective, snapshot: Snapshot) -> float:
             rest += dual.of_target * of_target
         if np.any(dual.constant):
             rest += np.multiply.outer(mean, dual.constant)
-        bound = known_bound(objective, snapshot)
+        bound = _above_least(objective, snapshot)
         gap = weighted_square(rest, objective.penalty[:-1])
-        if not gap >= bound:  # nor if the bound is NaN
+        if gap > enough:
+            gap = bound
+        elif not gap >= bound:  # nor if the bound is NaN
             gap += _terms(objective, snapshot, dual)
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
     """Return the bound of `duality_gap` by other residuals than those at the scores: half a pass.
 
@@ -80,6 +89,8 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
     residual : numpy.ndarray, (n,) or (n, K)
         In the domain of the conjugate; where there is an intercept, with a sum of nearly 0.
     """
+    if not _is_exact(objective, snapshot):
+        return np.inf
     loss, theta = objective.loss, snapshot.theta
     dual = _dual(objective, np.asarray(objective.share @ residual))
 
@@ -88,7 +99,7 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
         mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
         value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
         weighted = (mixed.T * share).T
-        return value, products(objective.block(part), weighted), weighted.sum(axis=0)
+        return value, column_products(objective.block(part), weighted), weighted.sum(axis=0)
 
     value, gradient = 0.0, np.zeros_like(theta)
     for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
@@ -103,6 +114,11 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
 
 def known_bound(objective: Objective, snapshot: Snapshot) -> float:
     """Return what is known anyway: no objective is below the least values of the losses."""
+    return _above_least(objective, snapshot) if _is_exact(objective, snapshot) else np.inf
+
+
+def _above_least(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the objective less the mean of the losses' least values."""
     least = 0.0
     if objective.loss.has_least:
         least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
@@ -160,7 +176,7 @@ def _gap_with_l1(
             if not divergence <= rest:
                 divergence = _divergence(objective, snapshot, dual, factor)
             gap = min(gap, divergence + rest)
-    bound = known_bound(objective, snapshot)
+    bound = _above_least(objective, snapshot)
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
 
 
@@ -254,6 +270,23 @@ def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float
         return own
     most = min(1 + math.sqrt(own / (factor * of_dual)), 1 / max(mixed, _ULP))
     return own * most / (most - 1) + factor * most * of_dual if most > 1 else np.inf
+
+
+def _is_exact(objective: Objective, snapshot: Snapshot) -> bool:
+    """Whether no score of a row with a weight was cut off: see `Loss.is_exact`."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> bool:
+        scores, target = snapshot.scores[part], objective.target[part]
+        if loss.is_exact(scores, target):
+            return True
+        counts = objective.share[part] > 0
+        return loss.is_exact(scores[counts], target[counts])
+
+    # Only a logarithm is cut off.
+    if not loss.has_logarithm:
+        return True
+    return all(objective.workers.map(of_part, parts_of(objective.n)))
 
 
 def _dual(objective: Objective, excess: NumPyArray) -> Dual:

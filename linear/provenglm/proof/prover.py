@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 
 from provenglm import constants
 from provenglm.model.budget import room, rows_of_a_sample
-from provenglm.model.objective import Objective, Scaling, Snapshot
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.problem import Problem
-from provenglm.model.returned import returned
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import draw
-from provenglm.model.solution import Settings
 from provenglm.proof.certificate import Certificate, Model, Some
 from provenglm.types import NumPyArray
+
+_LITTLE_OF_A_PASS = 0.25
+"""A proof by a Newton step that costs less of a pass is tried before others."""
 
 
 def certificate_of(objective: Objective) -> Certificate:
@@ -36,42 +36,16 @@ def certificate_of(objective: Objective) -> Certificate:
     )
 
 
-def proven(
-    problem: Problem,
-    objective: Objective,
-    sample: Sample,
-    snapshot: Snapshot,
-    estimate: float,
-    settings: Settings,
-    enough: float,
-) -> float:
-    """Return a bound of the distance of one point by a Newton step on some rows, or inf."""
-    proof = Prover(
-        lambda: certificate_of(objective),
-        problem,
-        sample,
-        objective.scaling,
-        problem.l2,
-        problem.l1,
-        settings.seed,
-    )
-    user = returned(objective, snapshot, snapshot.theta)
-    return proof.of(user.coef, user.intercept, snapshot, estimate, enough)[1]
-
-
 class Prover:
-    """Proofs for the points of one run.
+    """Proofs for points of one data set, of a path as well.
 
     Parameters
     ----------
-    certificate : callable
-        Returns the certificate, which is made at the first proof.
     problem : Problem
+    objective : Objective
+        Its rows and coordinates, with the shares that count.
     sample : Sample
         Whose rows a proof takes, if they are enough.
-    scaling : Scaling
-        Its coordinates.
-    l2, l1 : float
     seed : int
         Of the rows that are drawn.
 
@@ -81,31 +55,35 @@ class Prover:
         Whether a Newton step on some rows is affordable: see `certificate`.
     """
 
-    def __init__(
-        self,
-        certificate: Callable[[], Certificate],
-        problem: Problem,
-        sample: Sample,
-        scaling: Scaling,
-        l2: float,
-        l1: float,
-        seed: int,
-    ) -> None:
-        self._certificate = certificate
-        self._problem = problem
-        self._sample, self._scaling = sample, scaling
-        self._l2, self._l1 = l2, l1
-        self._seed = seed
-        outputs = problem.loss.outputs
+    def __init__(self, problem: Problem, objective: Objective, sample: Sample, seed: int) -> None:
+        self._problem, self._objective = problem, objective
+        self._sample, self._seed = sample, seed
         n, p = problem.features.shape
-        self._width = (p + 1) * outputs
-        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * (p + 1))
+        self._width = (p + 1) * problem.loss.outputs
         most = min(constants.LARGEST_PROOF / self._width**2, constants.SAMPLE_NUMBERS / (p + 1))
         self._most = int(min(n, most, rows_of_a_sample(room(problem), p)))
         # Fewer rows than weights leave directions without a curvature.
         has_rows = self._most >= min(n, 2 * (p + 1))
         self.has_factor = self._width <= constants.MOST_WEIGHTS and has_rows
         self._curvature: float | None = None
+        self.begin(problem.l2, problem.l1)
+
+    def begin(self, l2: float, l1: float) -> None:
+        """Take the penalties of the next point of a path."""
+        self._l2, self._l1 = l2, l1
+        width = self._problem.features.shape[1] + 1
+        self._least = max(constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * width)
+
+    @cached_property
+    def _certificate(self) -> Certificate:
+        return certificate_of(self._objective)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether a Newton step on the fewest rows costs much less than a pass over all rows."""
+        step = constants.PRODUCT * float(self._least + self._width) * self._width
+        a_pass = constants.NUMBER * len(self._problem.target)
+        return self.has_factor and step <= _LITTLE_OF_A_PASS * a_pass
 
     @cached_property
     def _rng(self) -> np.random.Generator:
@@ -137,17 +115,21 @@ class Prover:
         enough : float
             The bound that is wanted.
         """
-        certificate = self._certificate()
+        certificate = self._certificate
         if not np.isfinite(certificate.loss.slope):
             return np.inf, np.inf
         with np.errstate(over="ignore", invalid="ignore"):
             point = certificate.at(Model(coef, intercept, self._l2, self._l1), known)
             if point is None:
                 return np.inf, np.inf
-            gap = certificate.without_a_step(point, enough)
-            if gap > enough and self.has_factor:
-                rows = self._some(known, estimate / max(enough, 1e-300))
-                gap = min(gap, certificate.by_a_factor(point, rows))
+            gap, is_cheap = np.inf, self.is_cheap
+            near = estimate / max(enough, 1e-300)
+            if is_cheap:
+                gap = certificate.by_a_factor(point, self._some(known, near))
+            if gap > enough:
+                gap = min(gap, certificate.without_a_step(point, enough))
+            if gap > enough and self.has_factor and not is_cheap:
+                gap = min(gap, certificate.by_a_factor(point, self._some(known, near)))
         return point.objective, gap
 
     def reach(self, known: Snapshot) -> float:
@@ -160,7 +142,7 @@ class Prover:
         is_some = 0 < len(self._sample.rows) < len(self._problem.target)
         if not (is_some and self.has_factor):
             return None
-        return self._certificate().of_sample(self._sample, self._scaling)
+        return self._certificate.of_sample(self._sample, self._objective.scaling)
 
     def _part(self, known: Snapshot) -> float:
         """Return the part of all curvature that the sample's rows have, once.
@@ -192,8 +174,7 @@ class Prover:
         self._least = constants.GROWTH * count
         size = min(count, self._most)
         if size >= n:
-            return self._certificate().all()
-        rows, _ = draw(
-            problem.loss, problem.target, problem.shares(), size, self._rng, problem.is_long
-        )
-        return self._certificate().some(rows)
+            return self._certificate.all()
+        share = self._objective.share
+        rows, _ = draw(problem.loss, problem.target, share, size, self._rng, problem.is_long)
+        return self._certificate.some(rows)

@@ -1,7 +1,6 @@
 """Steps in the metric of a sample's Hessian, against dense inverses; the sample; the plan."""
 
 import itertools
-import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -11,21 +10,23 @@ from linear_oracle import (
     Draws,
     bfgs,
     curvatures,
+    length_along,
     prepared,
     problem_of,
     ridged,
     to_columns,
 )
 from provenglm import plan
-from provenglm.methods.sampled_newton import HessianSteps
-from provenglm.methods.state import State
+from provenglm.methods.base import Step, Target
+from provenglm.methods.newton import Newton
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import draw
 from provenglm.model.solution import Settings, StopReason
-from provenglm.solve import solve
+from provenglm.solve import Session, advanced, solve
 from scipy.sparse import csr_array
+from walking import walk
 
 SMOOTH = [Logistic(), Softmax(3), Poisson(), Squared()]
 IDS = [loss.name for loss in SMOOTH]
@@ -50,7 +51,7 @@ class Expected:
 
     def step(self):
         gradient = self.dense.gradient(self.theta)
-        step = bfgs(self.metric, self.pairs[-10:]) @ gradient.ravel()
+        step = bfgs(self.metric, self.pairs[-20:]) @ gradient.ravel()
         return step.reshape(gradient.shape), 0.5 * gradient.ravel() @ step
 
     def decrement(self):
@@ -64,7 +65,9 @@ class Expected:
         self.last = decrement
         return step, decrement
 
-    def go(self, theta):
+    def go(self, step):
+        value, slope = self.dense.along(self.theta, -step)
+        theta = self.theta - length_along(value, slope, is_end_known=True) * step
         change = self.dense.gradient(theta) - self.dense.gradient(self.theta)
         self.pairs.append((theta - self.theta, change))
         self.theta = theta
@@ -95,14 +98,14 @@ def test_every_step(loss, weights):
     np.testing.assert_allclose(sample.rows, of_sample.X, atol=1e-12)
     expected = Expected(dense, of_sample, to_columns(theta))
     count = 0
-    for state in HessianSteps(objective, sample).states(theta):
+    for point, proposed in walk(Newton(objective, sample), theta):
         step, decrement = expected.decrement()
-        np.testing.assert_allclose(to_columns(state.theta), expected.theta, rtol=0, atol=1e-10)
-        assert state.snapshot.objective == pytest.approx(dense.value(expected.theta), rel=1e-12)
-        assert state.decrement == pytest.approx(decrement, rel=1e-6, abs=1e-18)
+        np.testing.assert_allclose(to_columns(point.theta), expected.theta, rtol=0, atol=1e-10)
+        assert point.objective == pytest.approx(dense.value(expected.theta), rel=1e-12)
+        assert proposed.decrement == pytest.approx(decrement, rel=1e-6, abs=1e-18)
         if decrement < 1e-14:
             break
-        expected.go(expected.theta - step)
+        expected.go(step)
         count += 1
     assert 2 < count < 12
     if loss.name == "squared":
@@ -110,10 +113,20 @@ def test_every_step(loss, weights):
         assert expected.renewed == 0
 
 
-def test_warm_start_is_the_optimum_of_a_quarter_of_the_sample():
+def started(problem, size):
+    """A session with a sample of this size, and what it has drawn."""
+    way = replace(plan.choose(problem, only="sampled-newton"), sample_size=size)
+    session = Session(problem, Settings(max_iter=0), way)
+    return session, *session.prepare()
+
+
+def test_start_is_the_optimum_of_a_quarter_of_the_sample():
     problem = problem_of(Logistic(), n=20_000, l2=1e-2)
-    objective, null, sample = prepared(problem, size=8000)
-    state = next(HessianSteps(objective, sample).states(null.theta))
+    session, objective, sample = started(problem, 8000)
+    with session.running():
+        solution = session.solve()
+    assert len(solution.history) == 1
+    theta = to_columns(objective.scaling.from_user(solution.coef, solution.intercept))
     head = Dense(
         sample.rows[:2000],
         sample.target[:2000],
@@ -124,8 +137,8 @@ def test_warm_start_is_the_optimum_of_a_quarter_of_the_sample():
     )
     best, least = head.minimum(np.zeros((4, 1)))
     # To the error of its size: a tenth of p / n in units of the loss.
-    assert 0 <= head.value(to_columns(state.theta)) - least < 0.1 * np.log(2) * 4 / 2000
-    assert np.abs(to_columns(state.theta) - best).max() < 0.1
+    assert 0 <= head.value(theta) - least < 0.1 * np.log(2) * 4 / 2000
+    assert np.abs(theta - best).max() < 0.1
 
 
 def test_a_bad_start_of_the_sample_is_not_taken():
@@ -133,33 +146,27 @@ def test_a_bad_start_of_the_sample_is_not_taken():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(9000, 3))
     target = (rng.random(9000) < 0.5) * 1.0
-    problem = Problem(X, target, Logistic(), 1e-6)
-    objective, null, sample = prepared(problem, size=8000)
+    session, objective, sample = started(Problem(X, target, Logistic(), 1e-6), 8000)
     sample.target[:2000] = 1
-    state = next(HessianSteps(objective, sample).states(null.theta))
-    assert state.snapshot.objective <= null.objective * (1 + 1e-15)
+    with session.running():
+        solution = session.solve()
+    assert solution.history[0].objective <= objective.null()[1] * (1 + 1e-15)
 
 
-def test_a_step_too_long_is_shortened():
-    # A metric a hundred times too small: the best of the halved steps is taken.
+@pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
+def test_a_step_of_a_wrong_length_is_lengthened_or_shortened(factor):
     problem = problem_of(Logistic(), n=400, l2=1e-2)
     objective, null, sample = prepared(problem, size=200)
-    steps = HessianSteps(objective, sample)
-    snapshot = objective.snapshot(null.theta)
-    far = 100 * steps._step(steps._metric(snapshot), snapshot)[0]
-    new = steps._after_step(snapshot, far)
+    method = Newton(objective, sample)
+    step = method.step(null, Target(0.0, 0.0, np.inf))
+    far = Step(factor * step.change, step.decrement, factor * step.fall)
+    new, length = advanced(method, null, far)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    values = [dense.value(to_columns(null.theta - far / 2**k)) for k in range(1, 20)]
-    assert new.objective == pytest.approx(min(values), rel=1e-12)
-    assert new.objective < snapshot.objective
-
-
-def test_no_step_leads_up():
-    problem = problem_of(Logistic(), n=400, l2=1e-2)
-    objective, null, sample = prepared(problem, size=200)
-    steps = HessianSteps(objective, sample)
-    snapshot = objective.snapshot(null.theta)
-    assert steps._after_step(snapshot, -snapshot.gradient) is None
+    value, slope = dense.along(to_columns(null.theta), to_columns(far.change))
+    assert length == pytest.approx(length_along(value, slope, is_end_known=True), rel=1e-9)
+    assert new.objective == pytest.approx(value(length), rel=1e-12)
+    assert new.objective < null.objective
+    assert 0.3 < length * factor < 3
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3), Poisson()], ids=lambda loss: loss.name)
@@ -207,37 +214,41 @@ def test_a_column_that_is_constant_in_the_sample_alone():
     assert objective.scaling.inverse[2] * X[:, 2].std() == pytest.approx(1)
     assert objective.scaling.center[2] == pytest.approx(X[:, 2].mean())
     # Steps in the sample's metric arrive all the same.
-    *_, last = itertools.islice(HessianSteps(objective, sample).states(null.theta), 40)
+    *_, (last, _) = itertools.islice(walk(Newton(objective, sample), null.theta), 40)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
     _, least = dense.minimum(to_columns(null.theta))
-    assert last.snapshot.objective == pytest.approx(least, rel=1e-9)
+    assert last.objective == pytest.approx(least, rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("shape", "loss", "metric", "name"),
+    ("shape", "loss", "l2", "name"),
     [
-        ((1000, 20), Logistic(), "auto", "newton"),
-        ((200, 5000), Logistic(), "auto", "newton, rotated"),
-        ((1_000_000, 100), Logistic(), "auto", "svrg, hessian"),
-        ((60_000, 784), Softmax(10), "auto", "sample"),
-        ((60_000, 3000), Logistic(), "auto", "newton-cg"),
-        ((3000, 2400), Poisson(), "auto", "newton-cg"),
-        ((30_000, 2000), Logistic(), "auto", "newton-cg"),
-        ((30_000, 2000), Logistic(), "hessian", "svrg, hessian"),
-        ((15_000, 2000), Logistic(), "auto", "svrg, hessian"),
-        ((130_000, 2000), Logistic(), "auto", "svrg, hessian"),
-        ((600_000, 54), Softmax(7), "auto", "sample"),
-        ((1000, 20), Huber(), "hessian", "svrg, hessian"),
-        ((1000, 20), Softmax(3), "hessian", "svrg, hessian"),
-        ((4000, 20), Softmax(1000), "auto", "sample"),
+        ((1000, 20), Logistic(), 1.0, "newton-cholesky"),
+        ((200, 5000), Logistic(), 1.0, "subspace-newton"),
+        ((1_000_000, 100), Logistic(), 1.0, "sampled-newton"),
+        ((60_000, 784), Softmax(10), 0.0, "sampled-newton-cg"),
+        ((60_000, 784), Softmax(10), 1.0, "dual-coordinate-ascent"),
+        ((60_000, 3000), Logistic(), 1.0, "subspace-newton"),
+        ((3000, 2400), Poisson(), 1.0, "subspace-newton"),
+        ((30_000, 2000), Logistic(), 1.0, "subspace-newton"),
+        ((1_000_000, 2000), Logistic(), 1.0, "sampled-newton"),
+        ((600_000, 54), Softmax(7), 0.0, "sampled-newton-cg"),
+        ((4000, 20), Softmax(1000), 0.0, "newton-cg"),
     ],
 )
-def test_plan(shape, loss, metric, name):
+def test_plan(shape, loss, l2, name):
     X = np.lib.stride_tricks.as_strided(np.zeros(1), shape, (0, 0))
-    got = plan.choose(Problem(X, np.zeros(shape[0]), loss, 1.0), Settings(metric=metric))
+    problem = Problem(X, np.zeros(shape[0]), loss, l2)
+    got = plan.choose(problem)
     assert got.name == name
     assert 0 < got.sample_size <= shape[0]
-    assert f"{(shape[1] + 1) * loss.outputs:,} weights" in got.why or "rotated" in name
+    of_shape = plan.Shape(problem)
+    costs = {row.name: row.seconds(of_shape) for row in plan.TABLE if row.can(of_shape)}
+    assert costs[name] == min(costs.values())
+    assert all(other in got.why for other in costs) or len(costs) == 1
+    for row in plan.TABLE:
+        asked = plan.choose(problem, only=row.name)
+        assert (asked.name, asked.sample_size) == (row.name, row.rows(of_shape))
 
 
 def test_which_problems_keep_a_hessian_that_is_dear():
@@ -245,14 +256,15 @@ def test_which_problems_keep_a_hessian_that_is_dear():
     X[:, 0] *= 1000
 
     def name(features, l2, loss=SMOOTH[0], **folds):
-        problem = Problem(features, np.zeros(4000), loss, l2)
-        return plan.choose(problem, Settings(), **folds).name
+        return plan.choose(Problem(features, np.zeros(4000), loss, l2), **folds).name
 
-    assert name(X, 0.2) == "newton-cg"
+    assert name(X, 0.2) == "subspace-newton"
     # No penalty, or a tiny one beside the largest variance.
-    assert name(X, 0.05) == name(X, 0.0) == "svrg, hessian"
-    assert name(X, 0.2, of_folds=True) == "svrg, hessian"
-    assert name(csr_array(X), 0.2) == name(X, 0.2, Squared()) == "svrg, hessian"
+    assert name(X, 0.05) == name(X, 0.0) == "sampled-newton"
+    assert name(X, 0.2, folds=5) == "sampled-newton"
+    assert name(csr_array(X), 0.2) == "sampled-newton"
+    # It is computed once.
+    assert name(X, 0.2, Squared()) == "newton-cholesky"
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Poisson(), Huber()], ids=lambda loss: loss.name)
@@ -265,9 +277,9 @@ def test_where_a_hessian_is_dear_the_optimum_is_the_same(loss):
     y = rng.poisson(np.exp(normal @ rng.normal(size=p) / np.sqrt(p)))
     y = (y > 0 if loss.has_classes else y).astype(float)
     problem = Problem(X, y, loss, 1e-6, rng.random(n))
-    found = solve(problem, Settings())
-    expected = solve(problem, Settings(1e-10, metric="hessian"))
-    assert (found.method, expected.method) == ("newton-cg", "svrg, hessian")
+    found = solve(problem, Settings(method="subspace-newton"))
+    expected = solve(problem, Settings(1e-10, method="newton-cholesky"))
+    assert (found.method, expected.method) == ("subspace-newton", "newton-cholesky")
     assert found.reason is StopReason.CONVERGED
     gained = found.history[0].objective - expected.objective
     assert found.gap <= 1e-6 * gained
@@ -287,7 +299,7 @@ def test_rare_features(monkeypatch):
     problem = Problem(X, target, Logistic(), 1e-4 / 20_000)
 
     def snapshots():
-        settings = Settings(metric="hessian", tol=1e-6, max_iter=100)
+        settings = Settings(method="sampled-newton", tol=1e-6, max_iter=100)
         solution = solve(problem, settings)
         return len(solution.history), solution
 
@@ -297,30 +309,3 @@ def test_rare_features(monkeypatch):
     # Without what is added for them to the diagonal it does not arrive.
     monkeypatch.setattr(Sample, "unseen", lambda sample: np.zeros(sample.rows.shape[1]))
     assert snapshots()[0] > 2 * count
-
-
-def test_what_conjugate_gradients_keep_is_gone_before_the_rows_are_turned(monkeypatch):
-    X = np.random.default_rng(0).normal(size=(20, 50))
-    problem = Problem(X, np.arange(20) % 2, Logistic(), 1e-9)
-    copies, left = weakref.WeakSet(), []
-
-    class Copy:
-        pass
-
-    def states(objective, start, *_):
-        copy = Copy()
-        copies.add(copy)
-        while True:
-            yield State(objective, objective.snapshot(start), 1.0, 1.0)
-
-    def rotated(*_):
-        left.append(len(copies))
-        yield from ()
-
-    monkeypatch.setattr(plan.subspace, "states", states)
-    monkeypatch.setattr(plan, "_rotated_after", rotated)
-    way = plan._conjugate_gradients(problem, Settings(), "asked for")
-    objective, null, sample = prepared(problem)
-    for _ in way.method(objective, sample, null.theta, np.random.default_rng(0)):
-        assert len(copies) == 1
-    assert left == [0]

@@ -2,22 +2,23 @@
 
 import time
 from dataclasses import replace
-from itertools import groupby
-from types import SimpleNamespace
+from itertools import islice
 
 import numpy as np
 import pytest
-from linear_oracle import curvatures, prepared, problem_of
+from linear_oracle import curvatures, length_along, prepared, problem_of
 from provenglm import constants
-from provenglm.methods import metric, newton_cg as krylov
+from provenglm.methods import newton_cg
+from provenglm.methods.newton_cg import NewtonCG
+from provenglm.model import cholesky
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, StopReason
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.plan import _conjugate_gradients, choose
+from provenglm.plan import choose
 from provenglm.solve import Session, solve
-from provenglm.workers import Workers
 from scipy.sparse import csr_array
+from walking import walk
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
 ids = [loss.name for loss in LOSSES]
@@ -157,32 +158,13 @@ class Whole:
         return self.common
 
     def length(self, W, b, v, c):
-        """Return the first length tried whose slope is at most 0.3 of that at 0, and no higher."""
+        """Return how far a step goes."""
 
         def slope(t):
             g_w, g_b = self.gradient(W + t * v, b + t * c)
             return np.vdot(g_w, v) + g_b @ c
 
-        at_0, value = slope(0.0), self.value(W, b)
-        low, high, t, signs = (0.0, at_0), None, 1.0, []
-        while True:
-            here = slope(t)
-            is_lower = here <= 0 or self.value(W + t * v, b + t * c) <= value
-            if abs(here) <= 0.3 * abs(at_0) and is_lower:
-                return t
-            low, high = ((t, here), high) if here < 0 else (low, (t, here))
-            signs.append(here < 0)
-            if high is None:
-                t *= 2
-            else:
-                # Illinois: an end counts half for each time but the first that it has stayed.
-                in_a_row = len(list(next(groupby(reversed(signs)))[1]))
-                halves = 0.5 ** (in_a_row - 1)
-                falls, rises = (
-                    (low[1], halves * high[1]) if here < 0 else (halves * low[1], high[1])
-                )
-                part = np.clip(falls / (falls - rises), 0.05, 0.95)
-                t = low[0] + (high[0] - low[0]) * part
+        return length_along(lambda t: self.value(W + t * v, b + t * c), slope)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
@@ -196,7 +178,7 @@ def test_each_step_is_that_of_whole_matrices(monkeypatch, loss, dense, intercept
 @pytest.mark.parametrize("intercept", [True, False], ids=["intercept", "none"])
 def test_each_step_of_classes_of_dense_rows(monkeypatch, classes, intercept):
     problem = made(Softmax(classes), dense=True, intercept=intercept)
-    monkeypatch.setattr(metric, "_RIDGE", 0.0)
+    monkeypatch.setattr(cholesky, "_RIDGE_OF_FLOAT32", 0.0)
     follow(monkeypatch, problem, dense=True, has_common=True)
 
 
@@ -206,20 +188,21 @@ def follow(monkeypatch, problem, dense, has_common=False):
     settings = Settings(tol=1e-12)
     session = Session(problem, settings)
     monkeypatch.setattr(session, "_problem", problem)  # not made dense
-    plan = choose(problem, settings)
-    session.plan = plan.__class__("", "", 0 if not dense else len(problem.target), plan.method)
+    plan = choose(problem)
+    session.plan = replace(plan, sample_size=len(problem.target) if dense else 0)
     objective, sample = session.prepare()
     start, _ = objective.null()
     W, b = (np.asarray(part) for part in objective.scaling.to_user(start))
     W, b = W.reshape(len(W), -1), np.atleast_1d(b)
     last = caution = 0.0
     lengths = []
-    for state in krylov.states(objective, start, 0.0, True, True, sample if has_common else None):
-        got_W, got_b = objective.scaling.to_user(state.theta)
+    method = NewtonCG(objective, True, True, sample if has_common else None)
+    for point, _ in walk(method, start):
+        got_W, got_b = objective.scaling.to_user(point.theta)
         size = max(1.0, np.abs(W).max())
         np.testing.assert_allclose(got_W.reshape(W.shape), W, atol=1e-9 * size)
         np.testing.assert_allclose(np.atleast_1d(got_b), b, atol=1e-9 * size)
-        assert state.snapshot.objective == pytest.approx(whole.value(W, b), rel=1e-12)
+        assert point.objective == pytest.approx(whole.value(W, b), rel=1e-12)
         v, c = whole.step(W, b, last, caution)
         if whole.first < 1e-10:
             break
@@ -282,12 +265,10 @@ def test_raw_counts_are_solved_and_proven(strength, classes):
     target = y if classes > 2 else y.astype(float)
     problem = Problem(X, target, loss, 1 / (strength * len(y)))
     settings = Settings()
-    by_gradients = Session(problem, settings, _conjugate_gradients(problem, settings, "asked for"))
-    with by_gradients.running():
-        solution = by_gradients.solve()
+    solution = solve(problem, replace(settings, method="newton-cg"))
     other = solve(problem, settings)
     assert solution.method == "newton-cg"
-    assert other.method == ("sdca" if strength < 100 else "newton-cg")
+    assert other.method == ("dual-coordinate-ascent" if strength < 100 else "newton-cg")
     for one, another in [(solution, other), (other, solution)]:
         assert one.reason is StopReason.CONVERGED
         assert one.gap <= 1e-6 * (one.history[0].objective - one.objective)
@@ -322,13 +303,13 @@ def test_more_digits_than_float32_has():
 def test_max_time_ends_conjugate_gradients(monkeypatch):
     X, y = words()
     problem = Problem(X, y.astype(float), Logistic(), 1e-9)
-    image = krylov._Rows.image
+    image = newton_cg._Rows.image
 
     def slow(rows, weights, each):
         time.sleep(0.02)
         return image(rows, weights, each)
 
-    monkeypatch.setattr(krylov._Rows, "image", slow)
+    monkeypatch.setattr(newton_cg._Rows, "image", slow)
     begin = time.perf_counter()
     solution = solve(problem, Settings(max_time=0.5, tol=1e-12))
     assert solution.reason is StopReason.MAX_TIME
@@ -337,16 +318,14 @@ def test_max_time_ends_conjugate_gradients(monkeypatch):
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
-def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
+def test_without_room_for_a_copy_the_steps_are_the_same(monkeypatch, loss, dense):
     problem = made(loss, n=600, p=30, dense=dense)
-    settings = Settings()
     ends = []
     for has_room in (True, False):
-        session = Session(problem, settings, choose(problem, settings))
-        objective, _ = session.prepare()
+        objective = objective_of(problem, 600 * dense, monkeypatch)
         start, _ = objective.null()
-        states = krylov.states(objective, start, 1e-6, False, has_room)
-        ends.append([state.theta for _, state in zip(range(5), states, strict=False)])
+        steps = walk(NewtonCG(objective, False, has_room), start, 1e-6)
+        ends.append([point.theta for point, _ in islice(steps, 5)])
     for with_copy, without in zip(*ends, strict=True):
         np.testing.assert_array_equal(with_copy, without)
 
@@ -371,46 +350,11 @@ def test_classes_begin_anywhere():
     assert np.abs(again.coef.mean(axis=1)).max() < 1e-9
 
 
-def test_the_length_of_a_step_that_is_far_too_long():
-    """One row is done after 1e-5 of the step, another one is wrong from 2.5e-3 of it on."""
-    loss, target = Logistic(), np.array([1.0, 1.0])
-    scores, along, share = np.array([-50.0, 50.0]), np.array([5e6, -2e4]), np.full(2, 0.5)
-    theta = np.zeros(1)
-    objective = SimpleNamespace(
-        n=2, share=share, target=target, loss=loss, used=np.zeros_like, workers=Workers(0)
-    )
-    start = share @ loss.value(scores, target)
-    gain = -0.5 * share @ (loss.residual(scores, target) * along)
-    step = krylov.Step(theta, along, gain)
-    snapshot = SimpleNamespace(scores=scores, theta=theta, objective=start)
-    length = krylov.length_of(objective, snapshot, step)
-    assert share @ loss.value(scores + length * along, target) < 0.5 * start
-
-
-def test_the_least_ritz_value():
-    rng = np.random.default_rng(0)
-    values = np.array([0.01, 0.5, 1.0, 2.0])
-    q, _ = np.linalg.qr(rng.normal(size=(4, 4)))
-    matrix = q @ np.diag(values) @ q.T
-    r = rng.normal(size=4)
-    d, rho, lengths, ratios = r.copy(), r @ r, [], []
-    for _ in range(4):
-        product = matrix @ d
-        length = rho / (d @ product)
-        r = r - length * product
-        lengths.append(length)
-        ratios.append(r @ r / rho)
-        rho = r @ r
-        d = r + ratios[-1] * d
-    assert krylov._least_eigenvalue(lengths, ratios) == pytest.approx(0.01)
-    assert krylov._least_eigenvalue([], []) == 1.0
-
-
 def objective_of(problem, size, monkeypatch):
     settings = Settings()
-    session = Session(problem, settings, choose(problem, settings))
+    session = Session(problem, settings, choose(problem))
     monkeypatch.setattr(session, "_problem", problem)  # not made dense
-    session.plan = session.plan.__class__("", "", size, session.plan.method)
+    session.plan = replace(session.plan, sample_size=size)
     return session.prepare()[0]
 
 
@@ -420,7 +364,7 @@ def test_products_of_one_look_at_the_rows_are_those_of_the_whole_matrix(dense, m
     monkeypatch.setattr("provenglm.rows.blocks.constants.LEAST_BLOCK_ROWS", 8)
     problem = made(Logistic(), n=300, p=20, dense=dense)
     objective = objective_of(problem, 300 * dense, monkeypatch)
-    rows = krylov._Rows(objective, np.dtype(np.float64), True)
+    rows = newton_cg._Rows(objective, np.dtype(np.float64), True)
     assert len(rows._parts) > 3
     X = np.asarray(problem.features if dense else problem.features.toarray())
     X = (
@@ -444,14 +388,13 @@ def test_a_hessian_is_not_factored_where_a_pass_is_cheaper(loss):
     X = csr_array((np.ones(4 * n), rng.integers(0, p, 4 * n), np.arange(0, 4 * n + 1, 4)), (n, p))
     y = rng.poisson(np.exp(X @ rng.normal(size=p) * 0.4)).astype(float)
     few, many = (Problem(rows, y, loss, 1e-4) for rows in (X, csr_array((X @ X.T @ X)[:, :400])))
-    assert choose(few, Settings()).name == "newton-cg"
+    assert choose(few).name == "newton-cg"
     classes = replace(few, target=(y > 0).astype(float), loss=Logistic())
-    assert choose(classes, Settings()).name == "newton-cg"
-    assert choose(few, Settings(metric="hessian")).name == "svrg, hessian"
-    assert choose(many, Settings()).name == "svrg, hessian"
-    assert choose(replace(few, l2=0.0), Settings()).name == "svrg, hessian"
+    assert choose(classes).name == "newton-cg"
+    assert choose(many).name == "sampled-newton"
+    assert choose(replace(few, l2=0.0)).name == "sampled-newton"
     by_gradients = solve(few, Settings(tol=1e-8))
-    by_a_hessian = solve(few, Settings(tol=1e-8, metric="hessian"))
+    by_a_hessian = solve(few, Settings(tol=1e-8, method="sampled-newton"))
     assert by_gradients.gap <= 1e-8 * by_gradients.history[0].objective
     assert by_gradients.objective == pytest.approx(by_a_hessian.objective, rel=1e-7)
 
@@ -470,7 +413,7 @@ def test_the_mean_of_the_classes_hessians_on_a_sample(intercept):
     sample.rare = np.arange(5) == 2
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(300, 4))
-    common = krylov._Common(sample)
+    common = newton_cg._Common(sample)
     h = curvatures(objective.loss, scores, objective.target)[sample.indices]
     weight = sample.share * np.einsum("ikk->i", h) / 4
     matrix = (sample.rows.T * weight) @ sample.rows + np.diag(sample.penalty)
@@ -493,9 +436,7 @@ def test_the_mean_of_the_classes_hessians_on_a_sample(intercept):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "uint8"])
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("classes", [3, 20])
-def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weights, dtype):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
+def test_classes_of_dense_rows_arrive_and_are_proven(classes, weights, dtype):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(3000, 30)) @ rng.normal(size=(30, 30))
     X = (X - X.min()) * 255 / np.ptp(X) if dtype == "uint8" else X
@@ -506,9 +447,8 @@ def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weigh
     target[:classes] = np.arange(classes)
     weight = rng.random(3000) if weights else None
     problem = Problem(X, target, Softmax(classes), 1 / 3000, weight)
-    solution = solve(problem, Settings(tol=1e-6))
-    assert solution.method == "newton-cg"
-    best = solve(problem, Settings(tol=1e-11, metric="hessian"))
+    solution = solve(problem, Settings(tol=1e-6, method="newton-cg"))
+    best = solve(problem, Settings(tol=1e-11, method="sampled-newton"))
     gained = solution.history[0].objective - best.objective
     assert solution.gap <= 1e-6 * gained
     assert -1e-12 <= solution.objective - best.objective <= solution.gap + 1e-12
@@ -518,13 +458,12 @@ def test_classes_of_dense_rows_arrive_and_are_proven(monkeypatch, classes, weigh
 def test_nearly_separable_classes_are_proven(monkeypatch):
     X, target = classes_of_dense_rows(2000, 60, 20, 8)
     problem = Problem(X, target, Softmax(20), 1 / 2000)
-    best = solve(replace(problem, features=X.astype(float)), Settings(1e-10, metric="hessian"))
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", np.inf)
+    best = solve(
+        replace(problem, features=X.astype(float)), Settings(1e-10, method="sampled-newton")
+    )
     # As with more weights: only the duality gap proves.
     monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
-    solution = solve(problem, Settings(tol=1e-6))
-    assert solution.method == "newton-cg"
+    solution = solve(problem, Settings(tol=1e-6, method="newton-cg"))
     gained = solution.history[0].objective - best.objective
     assert solution.gap <= 1e-6 * gained
     assert -1e-12 <= solution.objective - best.objective <= solution.gap
@@ -540,29 +479,8 @@ def test_columns_of_classes_that_the_sample_does_not_know():
     problem = Problem(X, target, Softmax(5), 1e-5)
     objective, null, sample = prepared(problem, size=1000)
     assert objective.rare[8:].any()
-    states = krylov.states(objective, null.theta, 1e-6, False, True, sample)
-    values = [state.snapshot.objective for _, state in zip(range(8), states, strict=False)]
-    best = solve(problem, Settings(tol=1e-11, metric="hessian")).objective
+    steps = walk(NewtonCG(objective, False, True, sample), null.theta, 1e-6)
+    values = [point.objective for point, _ in islice(steps, 8)]
+    best = solve(problem, Settings(tol=1e-11, method="sampled-newton")).objective
     assert values[-1] - best < 1e-9
     assert np.all(np.diff(values) <= 0)
-
-
-@pytest.mark.parametrize("loss", [Logistic(), Poisson()], ids=["logistic", "poisson"])
-def test_where_they_take_as_many_passes_as_there_are_rows_these_are_turned(loss, monkeypatch):
-    rng = np.random.default_rng(0)
-    turn = np.linalg.qr(rng.normal(size=(200, 200)))[0]
-    X = rng.normal(size=(80, 200)) * np.logspace(2, -6, 200) @ turn
-    y = rng.integers(0, 2, 80)
-    problem = Problem(X, y if loss.has_classes else 1.0 * y, loss, 1e-9)
-    settings = Settings(tol=1e-8)
-    exact = solve(problem, Settings(tol=1e-12))
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    solution = solve(problem, settings)
-    assert solution.method == "newton, rotated"
-    assert "passes Newton's method continued in the space that the rows span" in solution.why
-    passes = [record.passes for record in solution.history]
-    assert 80 < passes[-1] < 1000
-    assert np.all(np.diff(passes) >= 0)
-    assert exact.reason.is_success
-    assert solution.reason.is_success
-    assert abs(solution.objective - exact.objective) <= 1e-8
