@@ -257,7 +257,7 @@ class Objective:
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
         """Return the snapshot where the scores are known, of dense rows.
 
-        The work of half a pass, counted as a whole one. Numba is loaded for many rows in float64.
+        The work of half a pass, counted as a whole one. Numba is loaded for rows in float64.
         """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
@@ -269,11 +269,8 @@ class Objective:
         if takes_moments:
             numbers = np.stack([residual, self.share, self.target_columns(slice(None))])
         numbers = numbers.astype(self.rows.dtype, copy=False)
-        is_small = self.n * len(theta) < constants.SMALL
 
         def of_block(rows: slice) -> NumPyArray:
-            if is_small:
-                return np.asarray(numbers[:, rows] @ self.block(rows))
             return dense_products(self.block(rows), numbers[:, rows])
 
         sums = np.zeros((len(numbers), len(theta) - 1))
