@@ -97,7 +97,8 @@ def test_max_time(monkeypatch):
     problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
     short = solve(problem, Settings(tol=0, max_time=6.0))
     assert short.reason is StopReason.MAX_TIME
-    assert 6.0 <= Clock.now < 12.0
+    # Some calls of the clock after the end: for records, and by what ends the run.
+    assert 6.0 <= Clock.now <= 12.0
     assert short.history[-1].seconds <= 8.0
     assert not short.reason.is_success
 
