@@ -11,10 +11,18 @@ import numpy as np
 import scipy.linalg
 
 from provenglm import constants
-from provenglm.model.cholesky import CholeskyMetric
 from provenglm.model.objective import Objective
-from provenglm.model.triangle import Basis, in_theta, triangle, weighted_rows
+from provenglm.model.triangle import (
+    ROUNDING_OF_A_COLUMN,
+    Basis,
+    in_theta,
+    triangle,
+    weighted_rows,
+)
 from provenglm.types import NumPyArray
+
+_FEW_ROWS = 2
+"""For each column: enough to say which columns may be sums of others."""
 
 
 def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
@@ -23,12 +31,11 @@ def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
     None if it is theta, or if that would take more than about a second to find out.
     """
     n, width = objective.n, len(theta)
-    if n * width * min(n, width) > constants.LARGEST_PROOF or _has_full_rank(objective):
+    if n * width * min(n, width) > constants.LARGEST_PROOF:
         return None
     inverse = objective.scaling.inverse
     kept = np.flatnonzero(np.append(inverse > 0, objective.intercept))
-    upper = triangle(weighted_rows(objective, np.asarray(objective.share[:])), width)
-    basis = Basis.of(upper[:, kept], objective.intercept)
+    basis = _basis(objective, kept)
     if not len(basis.rest):
         return None
     base, rest = kept[basis.base], kept[basis.rest]
@@ -50,15 +57,25 @@ def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
     return found.reshape(theta.shape) if np.isfinite(found).all() else None
 
 
-def _has_full_rank(objective: Objective) -> bool:
-    """Whether some rows at equal distances say that no column is a sum of others."""
-    width = len(objective.penalty)
-    chosen = np.flatnonzero(np.asarray(objective.share[:]) > 0)
-    chosen = chosen[:: max(1, len(chosen) // (2 * width))]
-    if len(chosen) < width or not objective.scaling.inverse.all():
-        return False
-    rows = in_theta(objective, objective.rows.precise().pick(chosen))
-    gram = rows.T @ rows
-    if not objective.intercept:
-        gram[-1, -1] = 1.0
-    return not CholeskyMetric(gram, is_exact=True).is_rough
+def _basis(objective: Objective, kept: NumPyArray) -> Basis:
+    """Return which of the columns are sums of others in all rows that have a weight.
+
+    Rows at equal distances say which may be, and a pass over all rows whether they are. Only where
+    they are not, all rows are factored.
+    """
+    share, width = np.asarray(objective.share[:]), len(objective.penalty)
+    used = np.flatnonzero(share > 0)
+    few = used[:: max(1, len(used) // (_FEW_ROWS * width))]
+    rows = in_theta(objective, objective.rows.precise().pick(few))[:, kept]
+    basis = Basis.of(triangle([rows], len(kept)), objective.intercept)
+    if len(few) == len(used) or not len(basis.rest):
+        return basis
+    left, size = np.zeros(len(basis.rest)), np.zeros(len(basis.rest))
+    for block in weighted_rows(objective, share):
+        rest = block[:, kept[basis.rest]]
+        left += np.square(rest - block[:, kept[basis.base]] @ basis.factors).sum(axis=0)
+        size += np.square(rest).sum(axis=0)
+    if (left <= np.square(ROUNDING_OF_A_COLUMN) * size).all():
+        return basis
+    upper = triangle(weighted_rows(objective, share), width)
+    return Basis.of(upper[:, kept], objective.intercept)
