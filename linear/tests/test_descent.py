@@ -574,7 +574,6 @@ def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
         raise AssertionError(f"{name} is loaded")
 
     monkeypatch.setattr("provenglm.compiled.kernels", loaded)
-    monkeypatch.setattr("provenglm.rows.products.kernels", loaded)
     monkeypatch.setattr(descent, "kernels", loaded)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.model import per_row
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Features, Rows
