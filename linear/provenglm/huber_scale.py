@@ -291,7 +291,11 @@ def solve_with_scale(
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
     assert isinstance(problem.loss, Huber)
-    return _Search(dense_if_small(problem), problem.loss.epsilon, settings).run(start)
+    epsilon = problem.loss.epsilon
+    if problem.offset is not None:
+        # Residuals are all that the search knows.
+        problem = replace(problem, target=problem.target - problem.offset, offset=None)
+    return _Search(dense_if_small(problem), epsilon, settings).run(start)
 
 
 @dataclass

@@ -443,7 +443,7 @@ TABLE = (
     ),
     Row(
         "dual-coordinate-ascent",
-        needs="classes, and a penalty of which the mean of |x|^2 / n l2 is at most "
+        needs="classes, and a penalty for which the mean of ‖x‖² / n l2 is at most "
         "`DUAL_CURVATURE` on more than `MOST_WEIGHTS` sparse columns, or "
         "`DUAL_CURVATURE_OF_DENSE` on dense rows of several classes in memory",
         costs="10 passes, and the compiled code",

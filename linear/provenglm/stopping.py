@@ -11,6 +11,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.methods.base import Method
+from provenglm.model.null_model import size_of_scores
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.returned import Returned, returned
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
@@ -202,7 +203,9 @@ class Stopping:
         weights, intercept = self._of_user(best)[:2]
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
-        size = np.sqrt((squares @ np.square(weights[used]) + np.square(intercept)).max())
+        offset, share = self._objective.offset, self._objective.share
+        beside = intercept if offset is None else size_of_scores(share, offset, intercept)
+        size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
         unit = 1.0
         if not (loss.has_classes or loss.has_logarithm):
             unit = math.sqrt(2 * max(best.snapshot.objective, 0.0))
@@ -319,12 +322,18 @@ class Stopping:
     def _separated(self, point: Snapshot) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""
         objective, scores = self._objective, point.scores
-        loss = objective.loss
+        loss, offset = objective.loss, objective.offset
         if not loss.is_separable or self._penalised():
             return False
 
         def on_their_side(part: slice) -> NumPyArray:
-            side = _on_their_side(scores[part], loss.observed(objective.target[part]))
+            # Coefficients separate rows, and offsets do not.
+            moved, rounding = scores[part], np.zeros(1)
+            if offset is not None:
+                sizes = np.abs(moved) + np.abs(offset[part])
+                rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
+                moved = moved - offset[part]
+            side = _on_their_side(moved, loss.observed(objective.target[part]), rounding)
             return side[objective.share[part] > 0]
 
         return all(on_their_side(part).all() for part in objective.parts())
@@ -345,12 +354,12 @@ class Stopping:
         return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
 
 
-def _on_their_side(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-    """Return for each sample whether its own class has the greatest score."""
+def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
+    """Return for each sample whether its class has the greatest score, by more than rounding."""
     if scores.ndim == 1:
-        return np.asarray(np.where(target > 0, scores, -scores) > 0)
+        return np.asarray(np.where(target > 0, scores, -scores) > rounding)
     rows = np.arange(len(scores))
     own = scores[rows, target]
     others = scores.copy()
     others[rows, target] = -np.inf
-    return np.asarray(own > others.max(axis=1))
+    return np.asarray(own - others.max(axis=1) > rounding)

@@ -14,17 +14,17 @@ from sklearn.metrics import get_scorer, make_scorer
 
 from provenglm.api.classifier import GLMClassifier
 from provenglm.api.scoring import PointOfPath, scores_of_points
-from provenglm.api.search import CheckedData, CrossValidated
+from provenglm.api.search import CheckedData, CrossValidated, Solve
 from provenglm.api.validation import (
     Labels,
     check_features,
     check_labels,
+    check_offset,
     check_weight,
     classes_with_weight,
     with_class_weight,
 )
-from provenglm.model.losses import Logistic, Softmax
-from provenglm.model.offset import Solve
+from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
 from provenglm.path.folds import Folds, PathPoint
@@ -79,7 +79,7 @@ class _LabelledData(CheckedData):
     ) -> list[float]:
         return [
             _accuracy(scores, self.codes[test], weight)
-            for scores in scores_of_points(self.problem.features, test, path)
+            for scores in scores_of_points(self.problem, test, path)
         ]
 
     def scores(
@@ -99,7 +99,7 @@ class _LabelledData(CheckedData):
             ) from error
 
 
-class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
+class GLMClassifierCV(CrossValidated, GLMClassifier):
     """Logistic and softmax regression with C chosen by cross-validation.
 
     It is to :class:`GLMClassifier` what :class:`sklearn.linear_model.LogisticRegressionCV` is to
@@ -246,7 +246,7 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
             raise ValueError(f"Cs has {least:g}, and 1 / C overflows float64: give a larger C")
         return np.tile(strengths, (len(ratios), 1))
 
-    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
+    def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
         name = type(self).__name__
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
@@ -255,13 +255,15 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
         weight = with_class_weight(given, own_weight, self.class_weight)
         labels = classes_with_weight(name, given, weight)
         count = len(labels.classes)
+        loss: Loss = Logistic() if count == 2 else Softmax(count)
         problem = Problem(
             features=features,
             target=labels.codes,
-            loss=Logistic() if count == 2 else Softmax(count),
+            loss=loss,
             l2=0.0,
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            offset=check_offset(joined("offset", offset, X), len(labels.codes), loss.outputs),
         )
         target = given.classes[given.codes]
         return _LabelledData(problem, target, own_weight, labels.classes, _codes(given, labels))

@@ -17,7 +17,7 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import _check_method_params
 
-from provenglm.api.base import LinearEstimator, all_or_nothing, warn
+from provenglm.api.base import all_or_nothing, warn
 from provenglm.api.progress import Progress, show
 from provenglm.api.routing import RoutedScoring
 from provenglm.api.scoring import PointOfPath, score_path
@@ -29,16 +29,18 @@ from provenglm.api.splits import (
 )
 from provenglm.arguments import check_number, check_verbose
 from provenglm.model.budget import beside_folds
-from provenglm.model.offset import Solve, Start
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution, StopReason
-from provenglm.path.folds import Folds, PathPoint
+from provenglm.path.folds import Folds, PathPoint, Start
 from provenglm.path.solve_path import solve_path
 from provenglm.plan import is_small
 from provenglm.types import NumPyArray
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+Solve = Callable[[Problem, Settings, "Start | None"], Solution]
+"""A function from a problem, its settings and a start to its solution."""
 
 _OF_THE_LAST_FIT = (
     *("objective_", "gap_", "decrement_", "history_"),
@@ -94,11 +96,10 @@ class CheckedData:
                 )
             return self.own_scores(path, test, weight)
         params = _check_method_params(np.empty((len(self.target), 0)), params, indices=test)
-        features, target = self.problem.features, self.target
-        return score_path(scorer, self.model(), features, test, target, path, params)
+        return score_path(scorer, self.model(), self.problem, test, self.target, path, params)
 
 
-class CrossValidated(RoutedScoring, LinearEstimator):
+class CrossValidated(RoutedScoring):
     """Base class of :class:`GLMClassifierCV` and :class:`GLMRegressorCV`.
 
     A subclass defines the parameters, the checks of the data, the solver and the default scorer.
@@ -122,7 +123,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         """Return the penalty on the mean loss, for weights whose sum is `total`."""
 
     @abstractmethod
-    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
+    def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
         """Return the checked data."""
 
     @abstractmethod
@@ -136,7 +137,14 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         """Return the function that solves the final fit."""
 
     @all_or_nothing
-    def fit(self, X: object, y: object, sample_weight: object = None, **params: object) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        offset: object = None,
+        **params: object,
+    ) -> Self:
         """Fit every fold with every penalty, then all rows with the best penalty.
 
         Ctrl-C raises KeyboardInterrupt, and the estimator keeps the results of its previous fit.
@@ -149,6 +157,8 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             Labels for a classifier, numbers for a regressor.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights. They are used in the fits and in the scores.
+        offset : array-like of shape (n,), for three or more classes (n, K), optional
+            Numbers added to the scores of the training rows and of the held-out rows.
         **params : dict
             Parameters for the splitter and the scorer, such as ``groups``. They need
             ``sklearn.set_config(enable_metadata_routing=True)``.
@@ -175,7 +185,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
         ratios = checked_ratios(self.l1_ratios)
         deadline = self._deadline()
-        data = self._data(X, y, sample_weight)
+        data = self._data(X, y, sample_weight, offset)
         problem = data.problem
         grid = self._grid(strengths, ratios, problem)
         split_params, score_params = self._routed(data.weight, params)
@@ -208,6 +218,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             self.classes_ = data.classes
         weight = data.problem.sample_weight
         self._total = float(len(data.target)) if weight is None else float(weight.sum())
+        self._keep_offset(problem.offset)
         return self
 
     def _deadline(self) -> float:

@@ -74,7 +74,7 @@ class Newton(Method):
 
     def _scores_at(self, point: Snapshot) -> NumPyArray:
         """Return the scores of the sample's rows."""
-        return point.scores if self._has_all else np.asarray(self._sample.rows @ point.theta)
+        return point.scores if self._has_all else self._sample.scores(point.theta)
 
     def _measure(self, point: Snapshot, scores: NumPyArray) -> None:
         """Compute the Hessian, and factor it."""
@@ -134,6 +134,6 @@ class Newton(Method):
         """
         sample, objective = self._sample, self.objective
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
-        curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
+        curvature = sample.loss.curvature(sample.scores(theta), sample.target)
         mean = float((sample.share @ curvature).mean())
         return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)
