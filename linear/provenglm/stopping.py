@@ -11,6 +11,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.methods.base import Method
+from provenglm.model.least_norm import least_norm
 from provenglm.model.null_model import size_of_scores
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.returned import Returned, returned
@@ -149,9 +150,10 @@ class Stopping:
         return None
 
     def _near_enough(self, is_cheap: bool) -> bool:
-        """Whether the optimum is near by proof, or by the estimate where nothing more is proven.
+        """Whether the optimum is near by proof, or by the estimate where nothing can be proven.
 
-        The duality gap divides the gradient by the penalty: where that is tiny, it comes last.
+        Something can as long as the estimate is not rounding: with a penalty the duality gap falls
+        with the gradient, and else the bound of a Newton step does, if there is one.
         """
         best = self.best
         enough = self._enough()
@@ -172,12 +174,8 @@ class Stopping:
         if gap <= enough:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        if (
-            gap <= enough
-            or is_rounding
-            or self._tries >= constants.TRIES
-            or not self._proof.has_factor
-        ):
+        has_steps = self._proof.has_factor and self._tries < constants.TRIES
+        if gap <= enough or is_rounding or not (has_steps or self._penalised()):
             return True
         # The bound falls as the estimate does, and as the rows grow.
         self._margin = best.decrement / enough / constants.GROWTH
@@ -235,6 +233,23 @@ class Stopping:
         return (precise, gap) if gap < bound else (objective, bound)
 
     # The end.
+
+    def shorten(self, precise: Objective) -> None:
+        """Take the coefficients of the least norm that have the scores of the best point.
+
+        Parameters
+        ----------
+        precise : Objective
+            In float64.
+        """
+        best = self.best
+        theta = None if self._penalised() else least_norm(self._objective, best.theta)
+        if theta is None:
+            return
+        point = precise.snapshot(theta)
+        risen = max(point.objective - precise.snapshot(best.theta).objective, 0.0)
+        if risen <= max(self._enough(), self._rounding()) / 2:
+            self.best = Best(best.method, point, best.gap + risen, best.decrement + risen)
 
     def solution(self, reason: StopReason, why: str) -> Solution:
         """Return the best point, and whether it is as near to the optimum as asked.

@@ -45,7 +45,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     Parameters
     ----------
     C : float, default 1.0
-        Inverse of the strength of the penalty; must be positive. ``math.inf`` means no penalty.
+        Inverse of the strength of the penalty; must be positive. ``math.inf`` means no penalty:
+        ``coef_`` is then the optimum of least norm, for up to 2e10 products of numbers of X
+        (n p min(n, p)); beyond, where columns are sums of others, it is any optimum.
     l1_ratio : float, default 0.0
         Share of the L1 penalty, from 0 (L2 penalty only) to 1 (L1 penalty only). If it is above 0,
         some coefficients are exactly 0.

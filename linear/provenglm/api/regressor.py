@@ -63,7 +63,9 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         Strength of the penalty on the *mean* loss, at least 0. As in PoissonRegressor and
         ElasticNet, its meaning does not depend on the number of rows. ``Ridge(alpha)`` and
         ``HuberRegressor(alpha=alpha)`` use the sum of the losses: divide their alpha by S. For
-        ``Ridge()`` give ``alpha=1 / n``.
+        ``Ridge()`` give ``alpha=1 / n``. With 0, ``coef_`` is the optimum of least norm, as
+        ``LinearRegression`` has it, for up to 2e10 products of numbers of X (n p min(n, p));
+        beyond, where columns are sums of others, it is any optimum.
     l1_ratio : float, default 0.0
         As in :class:`GLMClassifier`. It must be 0 for Huber's loss.
     epsilon : float, default 1.35

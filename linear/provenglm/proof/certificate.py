@@ -23,7 +23,7 @@ of every rounding error in it (there, "Rounding").
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -37,6 +37,8 @@ from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss, Noise
 from provenglm.model.objective import Scaling, Snapshot, Sums
 from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
+from provenglm.model.triangle import parts_of_triangle
+from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
 from provenglm.rows.base import Rows
 from provenglm.rows.blocks import parts_of
 from provenglm.rows.csr import made_of
@@ -113,6 +115,10 @@ class Point:
         The sizes of intercept and offset in the scores, at most.
     is_free : bool
         Whether there is no penalty at all.
+    has_corners : bool
+        Whether there is an L1 penalty.
+    noise : float
+        Root mean square of what rounding of the scores may have done to residuals, at most.
     """
 
     objective: float
@@ -126,6 +132,8 @@ class Point:
     size: NumPyArray
     constant: float
     is_free: bool
+    has_corners: bool
+    noise: float
 
 
 class Some(NamedTuple):
@@ -306,8 +314,8 @@ class Certificate:
         moved = (self.p + 6) * UNIT * float(scores)
         longest = max((part.stop - part.start for part in everything.parts), default=0)
         count = longest + len(everything.parts) + 6
-        each = 1.72 * noise.slope * moved + 6 * UNIT * np.sqrt(noise.square)
-        each += count * UNIT * float(np.sqrt(residual))
+        of_scores = 1.72 * noise.slope * moved + 6 * UNIT * float(np.sqrt(noise.square))
+        each = of_scores + count * UNIT * float(np.sqrt(residual))
         error = np.full((self.p, k), 4 * np.finfo(float).tiny) + (1.01 * size * each)[:, None]
         error += 4 * UNIT * (penalty[:, None] * np.abs(coef) + np.abs(gradient))
         gradient = gradient + q
@@ -337,6 +345,8 @@ class Certificate:
             size=size,
             constant=float(np.abs(bias).max()) + largest_offset,
             is_free=not (model.l2 > 0 or model.l1 > 0),
+            has_corners=model.l1 > 0,
+            noise=of_scores,
         )
         numbers = (objective, gradient, error)
         is_number = all(np.isfinite(number).all() for number in numbers)
@@ -554,6 +564,59 @@ class Certificate:
         squares = float((np.square(sizes[seen]) / largest[: self.p][seen]).sum())
         scored = float(np.sqrt(squares / frobenius))
         return self._with_step(point, rows, step, norm_of, norms_of, scored)
+
+    def by_rotation(self, point: Point) -> float:
+        """Return the bound in coordinates in which all rows are orthonormal: see `orthogonal`.
+
+        Without L1, and without a step v: norms stand for falls, and of classes the least
+        probability for their curvature. If columns are sums of others but for rounding, it is one
+        for coefficients that are at most `LARGEST_RATIO` times as large.
+        """
+        loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
+        if point.has_corners:
+            return np.inf
+        everything, parts = self.all(), parts_of_triangle(self.n, width)
+        center, theta = np.zeros(p), point.theta
+        if self._has_intercept:
+            for part in parts:
+                block, _, share = everything.get(part)
+                center += share @ block
+        if point.is_centred:
+            theta = theta - theta.mean(axis=1, keepdims=True)
+        weights: list[NumPyArray] = []
+        farthest = [0.0]
+
+        def blocks() -> Iterator[RowsOfAProof]:
+            weights.clear()
+            for part in parts:
+                block, target, share = everything.get(part)
+                block = _dense(block)
+                scores = self._flat(block @ point.theta[:p] + point.bias)
+                weights.append(share * loss.least_curvature(scores, target))
+                farthest.append(float((np.abs(block) @ np.abs(point.theta[:p])).max()))
+                features = np.hstack([block - center, np.ones((len(block), width - p))])
+                residual = loss.residual(scores, target).reshape(len(block), k)
+                yield RowsOfAProof(features, share, weights[-1], residual)
+            roots, one = np.sqrt(point.penalty), np.ones(width)
+            yield RowsOfAProof(np.diag(roots), one, one, roots[:, None] * theta)
+
+        found = rotated(blocks, width)
+        if found is None:
+            return np.inf
+        weight = np.concatenate(weights)
+        of_penalty = float(point.penalty @ np.square(theta).sum(axis=1))
+        noise = np.sqrt(k) * np.hypot(point.noise, 8 * UNIT * np.sqrt(of_penalty))
+        tau = found.norm + found.of_noise * noise
+        used = weight > 0
+        norms = np.minimum(found.norms[: self.n][used], 1.01 / np.sqrt(weight[used]))
+        spread = np.sqrt(2) if k > 1 else 1.0
+        of_curvature = 16 * UNIT
+        if loss.has_falls:
+            of_curvature += 2 * (p + 12) * UNIT * (max(farthest) + point.constant)
+        t = loss.first_fall + loss.slope * spread * tau * float(norms.max(initial=0.0))
+        size = float(np.linalg.norm(found.sizes[:, None] * theta))
+        bound = self._bound(0.0, tau, (1 + of_curvature) * t, point) * (1 + 2 * of_curvature)
+        return bound + LARGEST_RATIO * size * found.left
 
     def _moments(self, rows: Some) -> NumPyArray:
         """Return the products of the columns in some rows, (w, w)."""
