@@ -579,7 +579,7 @@ class Certificate:
         center, theta = np.zeros(p), point.theta
         if self._has_intercept:
             for part in parts:
-                block, _, share = everything.get(part)
+                block, _, share, _ = everything.get(part)
                 center += share @ block
         if point.is_centred:
             theta = theta - theta.mean(axis=1, keepdims=True)
@@ -589,9 +589,9 @@ class Certificate:
         def blocks() -> Iterator[RowsOfAProof]:
             weights.clear()
             for part in parts:
-                block, target, share = everything.get(part)
+                block, target, share, offset = everything.get(part)
                 block = _dense(block)
-                scores = self._flat(block @ point.theta[:p] + point.bias)
+                scores = self._flat(block @ point.theta[:p] + (point.bias + offset))
                 weights.append(share * loss.least_curvature(scores, target))
                 farthest.append(float((np.abs(block) @ np.abs(point.theta[:p])).max()))
                 features = np.hstack([block - center, np.ones((len(block), width - p))])
