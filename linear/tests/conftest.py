@@ -3,7 +3,7 @@
 import logging
 
 import pytest
-from provenglm.plan import Plan
+from provenglm.plan import Plan, choose
 
 
 class _WithoutPytest(list):
@@ -33,5 +33,13 @@ def solve_together(monkeypatch):
     def decide(together):
         suits = property(lambda plan: together and not plan.shape.problem.loss.has_scale)
         monkeypatch.setattr(Plan, "suits_folds", suits)
+
+        def chosen(problem, is_precise, folds, only):
+            plan = choose(problem, is_precise, folds, only)
+            if together and not plan.sample_size:  # they share a sample
+                return choose(problem, is_precise, folds, "sampled-newton")
+            return plan
+
+        monkeypatch.setattr("provenglm.path.solve_path.choose", chosen)
 
     return decide
