@@ -6,8 +6,8 @@ the comments give the worst problem, in passes and CPU seconds.
 """
 
 
-# What it costs, in seconds of one core of the machine that the benchmarks are from. Fixed numbers:
-# the same data take the same way on every machine. Only their ratios matter.
+# Costs of operations, in seconds of one core of the machine that ran the benchmarks. They are fixed,
+# so that the same data are solved by the same method on every machine. Only their ratios matter.
 
 PRODUCT = 4e-11
 """One multiplication in a matrix product, by BLAS."""
@@ -32,10 +32,11 @@ COMPILED = 5e-3
 half a second or more."""
 
 
-# Which way is taken.
+# The choice of the method.
 
 SMALL_HESSIAN = 1e8
-"""Newton's method uses all rows if one Hessian takes at most this many multiplications. Halved:
+"""A step with an L1 penalty uses all features if their Hessian takes at most this many
+multiplications; otherwise a few features are tried first. Halved:
 nothing. Doubled: cross validation: 1.12 of the passes, 4.5 of the time."""
 
 SMALL_DATA = 8_000_000
@@ -322,8 +323,7 @@ LEAST_BLOCK_ROWS = 64
 """The least number of rows in a block. Halved or doubled: nothing."""
 
 LONG_ROWS = 1 << 20
-"""Rows on disk have their arrays of one number per row processed in parts if there are at least
-this many."""
+"""With at least this many rows on disk, arrays of one number per row are processed in parts."""
 
 SMALL = 1 << 20
 """BLAS keeps its threads for data with fewer numbers, because asking it for its threads takes 20
