@@ -6,8 +6,8 @@ the comments give the worst problem, in passes and CPU seconds.
 """
 
 
-# Costs of operations, in seconds of one core of the machine that ran the benchmarks. They are fixed,
-# so that the same data are solved by the same method on every machine. Only their ratios matter.
+# Costs in seconds of one core of the machine that ran the benchmarks. They are fixed, so that the
+# same data are solved by the same method on every machine. Only their ratios matter.
 
 PRODUCT = 4e-11
 """One multiplication in a matrix product, by BLAS."""
@@ -36,8 +36,8 @@ half a second or more."""
 
 SMALL_HESSIAN = 1e8
 """A step with an L1 penalty uses all features if their Hessian takes at most this many
-multiplications; otherwise a few features are tried first. Halved:
-nothing. Doubled: cross validation: 1.12 of the passes, 4.5 of the time."""
+multiplications; otherwise a few features are tried first. Halved: nothing. Doubled: cross
+validation: 1.12 of the passes, 4.5 of the time."""
 
 SMALL_DATA = 8_000_000
 """Features with at most this many numbers, including zeros, are copied to float64 (64 MB). Sparse
@@ -167,8 +167,8 @@ PART_OF_A_STEP = 32
 
 MOST_FORCING = 0.3
 """Conjugate gradients stop at this relative residual, in the preconditioner's metric, or earlier if
-the step already promises to reduce the gap to this part of the required gap. Halved: counts of
-words: 1.44 of the passes, 1.4 of the time. Doubled: counts of words: 1.13 of the passes."""
+the remaining gap is this part of the required gap. Halved: counts of words: 1.44 of the passes, 1.4
+of the time. Doubled: counts of words: 1.13 of the passes."""
 
 LEAST_FORCING = 0.02
 """The smallest such residual, used while steps gain much. Halved or doubled: nothing."""

@@ -85,7 +85,7 @@ def minimise(method: Method, theta: NumPyArray, enough: float) -> NumPyArray:
 
 
 def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, float]:
-    """Return the point after the best part of a step, and the length of that part.
+    """Return the point after a step of the best length, and that length.
 
     If the method does not know the scores along the step, the end of the step is evaluated first,
     and is usually accepted. The length is 0, and the point stays the same, if no part leads lower.
