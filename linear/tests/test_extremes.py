@@ -188,7 +188,7 @@ def test_small_features_beside_more_huge_ones_than_rows(is_classifier):
         scaled = X * np.where(np.arange(2680) < 80, scale, 1)
         model.fit(scaled, y > 0 if is_classifier else y)
         objectives.append(model.objective_)
-    assert model.solver_ == "subspace-newton"
+    assert model.solver_ == "row-space-newton"
     assert objectives[1] == pytest.approx(objectives[0], rel=1e-4)
 
 

@@ -88,6 +88,7 @@ CASES = {
     "sampled-newton-cg": problem_of(Softmax(3), n=6000, p=4, l2=1e-2),
     "newton-cg": problem_of(Softmax(3), n=300, p=4, l2=1e-2),
     "newton-cg, sparse": sparse(problem_of(Logistic(), n=300, p=4, l2=1e-2)),
+    "row-space-newton": problem_of(Logistic(), n=30, p=40, l2=1e-2),
     "subspace-newton": problem_of(Logistic(), n=300, p=40, l2=1e-2),
     "dual-coordinate-ascent": problem_of(Softmax(3), n=300, p=4, l2=0.1),
     "dual-coordinate-ascent, sparse": sparse(problem_of(Logistic(), n=300, p=4, l2=0.1)),
