@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from provenglm.path import solve_path
 from provenglm.plan import Plan
 
 
@@ -30,8 +31,14 @@ def root_logger():
 def solve_together(monkeypatch):
     """A function that has all folds solved together, or each by itself, whatever their size."""
 
+    choose = solve_path.choose
+
     def decide(together):
+        def chosen(problem, is_precise, folds, only):
+            return choose(problem, is_precise, folds, "sampled-newton" if together else only)
+
         suits = property(lambda plan: together and not plan.shape.problem.loss.has_scale)
         monkeypatch.setattr(Plan, "suits_folds", suits)
+        monkeypatch.setattr(solve_path, "choose", chosen)
 
     return decide

@@ -57,7 +57,8 @@ def weights_of(y, seed=1):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([GLMClassifierCV(Cs=3, cv=3)])
+# The checks compare predictions to 1e-7 of themselves.
+@parametrize_with_checks([GLMClassifierCV(Cs=3, cv=3, tol=1e-12)])
 def test_scikit_learns_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -372,7 +373,7 @@ def test_an_interrupt_keeps_what_was(monkeypatch, way):
     X, y = problem()
     model = GLMClassifierCV(Cs=3, cv=3, random_state=0).fit(X, y)
     before = model.coef_.copy(), model.C_
-    monkeypatch.setattr("provenglm.solve._Run._add", interrupted)
+    monkeypatch.setattr("provenglm.solve._Run._descend", interrupted)
     monkeypatch.setattr("provenglm.path.joint.JointPath._values", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
@@ -443,7 +444,7 @@ def test_folds_share_a_hessian_that_is_dear_for_one_fit(monkeypatch):
     monkeypatch.setattr(path, "_one_fold", one_fold)
     model = GLMClassifierCV(Cs=[1e-4], cv=2, tol=1e-4, random_state=0).fit(X, y)
     # The last fit is a single one.
-    assert model.solver_ == "newton-cg"
+    assert model.solver_ != "sampled-newton"
 
 
 @pytest.mark.slow
@@ -498,7 +499,7 @@ def test_sparse_features_give_the_same(monkeypatch, way, n, p, classes, is_small
     rng = np.random.default_rng(4)
     X = np.where(rng.random((n, p)) < 0.2, rng.normal(size=(n, p)), 0.0)
     y = (X @ rng.normal(size=(p, classes)) + rng.gumbel(size=(n, classes))).argmax(axis=1)
-    kwargs = {"Cs": [0.1, 10.0], "cv": 3, "tol": 1e-11, "random_state": 0}
+    kwargs = {"Cs": [0.1, 10.0], "cv": 3, "tol": 1e-13, "random_state": 0}
     dense = GLMClassifierCV(**kwargs, scoring="neg_log_loss").fit(X, y)
     if not is_small:
         monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
