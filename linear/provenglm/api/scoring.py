@@ -11,6 +11,7 @@ from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.api.base import LinearEstimator
+from provenglm.api.routing import is_of_sklearn
 from provenglm.path.folds import PathPoint
 from provenglm.rows.base import Features
 from provenglm.rows.kinds import rows_of
@@ -98,8 +99,7 @@ def score_path(
     params : mapping
         Parameters of the scorer, for the test rows.
     """
-    is_of_sklearn = hasattr(scorer, "_score_func")
-    rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
+    rows = HeldOut(test, features.shape[1]) if is_of_sklearn(scorer) else _taken(features, test)
     return [
         float(scorer(model.at(point, scores), rows, target[test], **params))
         for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
