@@ -88,12 +88,10 @@ def test_hessian(loss):
 def test_the_same_optimum(monkeypatch, loss):
     monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, dense = sparse_problem(loss, l2=1e-2)
-    monkeypatch.setattr("provenglm.plan._is_dear_of_sparse", lambda *_: False)
-    assert choose(problem, Settings()).keeps_sparse
-    one = solve(problem, Settings(tol=1e-13))
+    assert choose(problem, only="sampled-newton").row.keeps_sparse
+    one = solve(problem, Settings(tol=1e-13, method="sampled-newton"))
     monkeypatch.setattr("provenglm.constants.SMALL_DATA", 8_000_000)
-    other = solve(dense, Settings(tol=1e-13))
-    assert (one.method, other.method) == ("svrg, hessian", "newton")
+    other = solve(dense, Settings(tol=1e-13, method="newton-cholesky"))
     np.testing.assert_allclose(one.coef, other.coef, atol=1e-6 * np.abs(other.coef).max())
 
 
@@ -119,7 +117,7 @@ def test_prefixes_of_a_sample(monkeypatch, loss):
     monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, _ = sparse_problem(loss, n=30_000, p=40, l2=1e-4)
     seen = []
-    solution = solve(problem, Settings(watch=seen.append))
+    solution = solve(problem, Settings(watch=seen.append, method="sampled-newton"))
     assert solution.reason.is_success
     null = -np.log(1 / max(2, loss.outputs))
     assert seen[0].objective < null

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from linear_oracle import values
 from provenglm import constants, plan
 from provenglm.methods import descent, descent_columns, descent_kernels as kernels
 from provenglm.methods.descent import CoordinateDescent, least, minimise
@@ -361,8 +362,9 @@ def test_a_constant_column_beside_a_start_from_a_sample(monkeypatch, loss):
     settings = Settings(tol=1e-8)
     problem = Problem(X, y, loss, 1e-3, None, True, l1=1e-3)
     found = solve(problem, settings)
-    # It begins where the sample's rows lead.
-    assert found.history[0].objective < 0.99 * np.log(max(2, loss.outputs))
+    # It begins where the sample's rows lead, here all of them.
+    null = values(loss, np.zeros((400, loss.outputs)), y).mean()
+    assert found.history[0].objective - found.objective < 0.01 * (null - found.objective)
     assert not found.coef[2].any()
     without = solve(replace(problem, features=X[:, [0, 1, 3]]), settings)
     assert found.objective == pytest.approx(without.objective, rel=1e-8)
@@ -566,13 +568,12 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
     assert len(sweeps) == 1
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, Softmax(4)], ids=lambda loss: f"{loss.name}")
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
 def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
     def loaded(name):
         raise AssertionError(f"{name} is loaded")
 
     monkeypatch.setattr("provenglm.compiled.kernels", loaded)
-    monkeypatch.setattr("provenglm.model.objective.kernels", loaded)
     monkeypatch.setattr(descent, "kernels", loaded)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)

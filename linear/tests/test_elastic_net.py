@@ -123,8 +123,8 @@ def test_more_features_than_rows(ratio):
     model = fitted(GLMRegressor(alpha=0.1, l1_ratio=ratio, tol=TIGHT), X, y)
     peer = fitted(ElasticNet(0.1, l1_ratio=ratio, tol=1e-14, max_iter=100_000), X, y)
     assert_same(model, peer.coef_, peer.intercept_)
-    assert "working set" in model.solver_
-    assert "900" in model.why_
+    assert model.solver_ == "coordinate-descent"
+    assert "a penalty on sizes" in model.why_
 
 
 LOSSES = ["logistic", "softmax", "squared", "poisson", "gamma"]
@@ -180,7 +180,7 @@ def test_many_sparse_columns(ratio):
     model = GLMClassifier(1.0, l1_ratio=ratio, tol=1e-11).fit(X, y)
     assert model.gap_ < 1e-10
     assert 0 < (model.coef_ != 0).sum() < 1500
-    assert "working set" in model.solver_
+    assert model.solver_ == "coordinate-descent"
     dense = GLMClassifier(1.0, l1_ratio=ratio, tol=1e-11).fit(X.toarray(), y)
     assert model.objective_ == pytest.approx(dense.objective_, abs=1e-10)
     assert np.abs(model.coef_ - dense.coef_).max() < 1e-4
@@ -225,18 +225,20 @@ def test_two_pairs_of_classes_far_apart():
 
 
 @pytest.mark.slow
-def test_a_sample_s_metric():
+def test_a_start_from_a_sample():
     rng = np.random.default_rng(5)
     X = rng.normal(size=(30_000, 220)).astype(np.float32) * 10.0 ** rng.uniform(-1, 1, 220)
     X = X.astype(np.float32)
     y = (X[:, :9] / X[:, :9].std(axis=0)).sum(axis=1) / 3 + rng.logistic(size=len(X)) > 0
     model = GLMClassifier(1e-3, l1_ratio=0.7, random_state=0).fit(X, y)
-    assert "hessian" in model.solver_
+    null = np.log(2)
+    exact = GLMClassifier(1e-3, l1_ratio=0.7, tol=1e-11, random_state=1).fit(X, y)
+    begun = model.history_[0]["objective"]
+    assert begun - exact.objective_ < 0.15 * (null - exact.objective_)
     assert model.stop_reason_.startswith("the optimum")
     assert model.history_[-1]["passes"] < 20
     assert 0 < (model.coef_ != 0).sum() < 220
-    exact = GLMClassifier(1e-3, l1_ratio=0.7, tol=1e-11, random_state=1).fit(X, y)
-    gained = np.log(2) - exact.objective_
+    gained = null - exact.objective_
     assert exact.gap_ < 1e-9 * gained
     assert model.objective_ - exact.objective_ < 2e-6 * gained
 

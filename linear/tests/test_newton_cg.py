@@ -318,13 +318,11 @@ def test_max_time_ends_conjugate_gradients(monkeypatch):
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=["logistic", "softmax"])
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
-def test_without_room_for_a_copy_the_steps_are_the_same(loss, dense):
+def test_without_room_for_a_copy_the_steps_are_the_same(monkeypatch, loss, dense):
     problem = made(loss, n=600, p=30, dense=dense)
-    settings = Settings()
     ends = []
     for has_room in (True, False):
-        session = Session(problem, settings, choose(problem))
-        objective, _ = session.prepare()
+        objective = objective_of(problem, 600 * dense, monkeypatch)
         start, _ = objective.null()
         steps = walk(NewtonCG(objective, False, has_room), start, 1e-6)
         ends.append([point.theta for point, _ in islice(steps, 5)])

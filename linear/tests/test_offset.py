@@ -17,6 +17,7 @@ from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 from sklearn.metrics import d2_tweedie_score, mean_tweedie_deviance, r2_score
 from sklearn.model_selection import GridSearchCV, KFold
+from walking import take
 
 LOSSES = [Squared(), Poisson(), Tweedie(1.3), Gamma()]
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -272,17 +273,13 @@ def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
 
 
 WAYS = [
-    ("svrg, hessian", {}, np.float32, "dense"),
-    (
-        "newton-cg",
-        {"FEW_ROWS_OF_A_FEATURE": 10**9},
-        np.float64,
-        "dense",
-    ),
+    ("sampled-newton", {"LEAST_ROWS": 200}, np.float32, "dense"),
+    ("subspace-newton", {}, np.float64, "dense"),
     ("newton-cg", {"MOST_WEIGHTS": 3}, np.float64, "sparse"),
-    ("newton, rotated", {"MOST_WEIGHTS": 60}, np.float64, "wide"),
-    ("newton, proximal, working set", {}, np.float64, "l1"),
-    ("svrg, hessian, proximal", {"LEAST_ROWS": 200}, np.float64, "l1"),
+    ("newton-cholesky", {}, np.float64, "wide"),
+    ("subspace-newton", {}, np.float64, "wide"),
+    ("coordinate-descent", {}, np.float64, "l1"),
+    ("coordinate-descent", {"SMALL_HESSIAN": 0.0}, np.float64, "l1"),
 ]
 
 
@@ -295,9 +292,8 @@ def test_every_way_has_the_offsets(monkeypatch, way, change, dtype, kind):
     if kind == "wide":
         X, y, offset, weight = X[:40], y[:40], offset[:40], weight[:40]
         X = np.hstack([X, np.random.default_rng(0).normal(size=(40, 60))])
-    elif way != "newton, proximal, working set":
-        monkeypatch.setattr(constants, "SMALL_HESSIAN", 0.0)
     monkeypatch.setattr(constants, "SMALL_DATA", 0 if kind == "sparse" else 10**8)
+    take(monkeypatch, way)
     ratio = 0.7 if kind == "l1" else 0.0
     form = csr_array(X) if kind == "sparse" else X.astype(dtype)
     C = 0.1

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import constants, solve as solve_module
+from provenglm import constants, solve as solve_module, stopping as stopping_module
 from provenglm.model import objective as objective_module
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
@@ -92,12 +92,13 @@ def test_max_time(monkeypatch):
             cls.now += 1.0
             return cls.now
 
-    for module in (solve_module, objective_module):
+    for module in (solve_module, stopping_module, objective_module):
         monkeypatch.setattr(module, "time", Clock)
     problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
     short = solve(problem, Settings(tol=0, max_time=6.0))
     assert short.reason is StopReason.MAX_TIME
-    assert 6.0 <= Clock.now < 12.0
+    # A few calls of the clock after the end: for the record, and by what ends the run.
+    assert 6.0 <= Clock.now <= 12.0
     assert short.history[-1].seconds <= 8.0
     assert not short.reason.is_success
 
@@ -210,17 +211,16 @@ def test_a_bad_start_is_not_taken():
 @pytest.mark.parametrize("weights", [False, True])
 @MANY
 def test_fewer_rows_than_features_by_two_methods(loss, weights, intercept):
-    problem = problem_of(
-        loss, n=30, p=50, l2=0.05, weights=weights, intercept=intercept, scales=(-1, 1)
-    )
-    direct = solve(problem, EXACT)
-    assert direct.method == "newton-cholesky"
+    problem = problem_of(loss, n=30, p=50, l2=0.05, weights=weights, intercept=intercept)
+    direct = solve(problem, replace(EXACT, method="newton-cholesky"))
     name = "newton-cg" if loss.outputs > 1 else "subspace-newton"
     other = solve(problem, replace(EXACT, method=name))
     assert other.method == name
-    # By lambda, which makes both optima the same point: what is left is each method's own end.
-    scale = np.abs(direct.coef).max()
-    np.testing.assert_allclose(other.coef, direct.coef, rtol=0, atol=1e-6 * scale)
+    assert direct.method == "newton-cholesky"
+    assert other.reason is direct.reason is StopReason.CONVERGED
+    # By lambda, which makes both optima the same point, no farther than the proofs say.
+    apart = [np.sqrt(2 * (each.gap + 1e-15) / problem.l2) for each in (direct, other)]
+    assert np.linalg.norm(other.coef - direct.coef) <= sum(apart)
     assert other.objective == pytest.approx(direct.objective, rel=1e-10)
     assert value_at(problem, other) == pytest.approx(other.objective, rel=1e-10)
 

@@ -17,6 +17,7 @@ from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
+from walking import take
 
 TOLERANCE = 1e-6
 TIGHT = 1e-12
@@ -96,12 +97,14 @@ def difference(model, peer, X):
 def test_sparse_is_dense(never_dense, name, dtype, given, shares, units):
     X = features(dtype, units)
     y, weight = target(name, X, shares), weights_of(given, len(X))
-    model = fitted(MODELS[name], csr_array(X), y, weight, tol=TIGHT)
-    assert model.solver_.startswith("svrg, hessian")
+    with pytest.MonkeyPatch.context() as patch:
+        take(patch, "sampled-newton")
+        model = fitted(MODELS[name], csr_array(X), y, weight, tol=TIGHT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "SMALL_DATA", 8_000_000)
+        take(patch, "newton-cholesky")
         peer = fitted(MODELS[name], X, y, weight, tol=TIGHT)
-    assert peer.solver_ == "newton"
+    assert peer.solver_ == "newton-cholesky"
     assert difference(model, peer, X) < TOLERANCE
 
 
@@ -110,7 +113,7 @@ def test_small_problems_are_made_dense(name):
     X = features("float64", "raw")
     y = target(name, X, "balanced")
     sparse, dense = fitted(MODELS[name], csr_array(X), y), fitted(MODELS[name], X, y)
-    assert sparse.solver_ == "newton"
+    assert sparse.solver_ == "newton-cholesky"
     np.testing.assert_array_equal(sparse.coef_, dense.coef_)
 
 
@@ -150,9 +153,10 @@ def test_many_columns(many, name, given, dtype):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(constants, "SMALL_DATA", 8_000_000)
         patch.setattr(constants, "MOST_WEIGHTS", 2500)
+        if "L1" not in name:
+            take(patch, "newton-cholesky")
         dense = fitted(WIDE[name], X, y, weight, tol=1e-16, max_iter=2000)
-    assert dense.solver_.startswith("newton")
-    assert sparse.solver_ != dense.solver_
+    assert sparse.solver_ != dense.solver_ or "L1" in name
     assert np.abs(sparse.coef_ - dense.coef_).max() < TOLERANCE * np.abs(dense.coef_).max()
     assert np.abs(sparse.intercept_ - dense.intercept_).max() < TOLERANCE * 10
 
@@ -428,10 +432,9 @@ def test_small_data_of_zeros_are_not_made_dense(monkeypatch, name, p):
             return toarray(self, *args, **kwargs)
 
         monkeypatch.setattr(csr_array, "toarray", refuse)
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)  # of all rows, they would be dense
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)  # of all rows, they would be dense
     model = clone(SMALL[name]).fit(X, y)
     assert abs(model.objective_ - dense.objective_) <= 1e-9 * abs(dense.objective_)
-    assert "svrg" not in model.solver_ or "L1" not in name
 
 
 REFUSED = {

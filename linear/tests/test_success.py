@@ -19,6 +19,7 @@ from provenglm.model.solution import StopReason, judged
 from provenglm.proof import certificate as certificate_module
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
+from walking import take
 
 pytestmark = pytest.mark.slow
 
@@ -87,11 +88,11 @@ def model_of(name, **settings):
 
 
 METHODS = {
-    "newton": (np.asarray, 60, 3, {}),
-    "rotated": (np.asarray, 20, 300, {}),
-    "a sample's Hessian": (np.asarray, 400, 3, {"SMALL_HESSIAN": 0, "LEAST_ROWS": 100}),
-    "conjugate gradients": (csr_array, 60, 30, {"SMALL_HESSIAN": 0, "SMALL_DATA": 0}),
-    "few dense rows": (np.asarray, 60, 30, {"SMALL_HESSIAN": 0}),
+    "newton-cholesky": (np.asarray, 60, 3, {}),
+    "sampled-newton": (np.asarray, 400, 3, {"LEAST_ROWS": 100}),
+    "newton-cg": (csr_array, 60, 30, {"SMALL_DATA": 0}),
+    "few dense rows": (np.asarray, 60, 30, {}),
+    "fewer rows than features": (np.asarray, 20, 300, {}),
 }
 LOSSES = ["logistic", "softmax", "squared", "poisson", "gamma", "tweedie"]
 
@@ -102,6 +103,10 @@ def test_an_estimate_alone_is_no_success(monkeypatch, loss, method):
     form, n, p, limits = METHODS[method]
     for name, limit in limits.items():
         monkeypatch.setattr(constants, name, limit)
+    if "newton" in method:
+        take(monkeypatch, method)
+    elif loss != "softmax":
+        take(monkeypatch, "subspace-newton")
     X, y = data_of(loss, n, p)
     proven, none = caught_by(lambda: model_of(loss).fit(form(X), y))
     assert not none
@@ -112,8 +117,9 @@ def test_an_estimate_alone_is_no_success(monkeypatch, loss, method):
     assert model.stop_reason_ in (StopReason.UNPROVEN.value, StopReason.STALLED.value)
     if model.stop_reason_ == StopReason.UNPROVEN.value:
         assert "nothing proves it: give a penalty or a stronger one" in str(caught[0].message)
-    # The same point is there, told otherwise.
-    assert model.objective_ == pytest.approx(proven.objective_, abs=1e-4 * abs(proven.objective_))
+    # The same point is there, told otherwise, or a later one: as near as was proven.
+    apart = 1e-4 * abs(proven.objective_) + proven.gap_
+    assert model.objective_ == pytest.approx(proven.objective_, abs=apart)
 
 
 @pytest.mark.parametrize("search", [GLMClassifierCV, GLMRegressorCV])
@@ -186,7 +192,7 @@ def test_the_checks_count_as_time(monkeypatch, loss):
 
 
 def test_the_proof_counts_as_time(monkeypatch):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    take(monkeypatch, "sampled-newton")
     X, y = data_of("logistic", 3000, 4)
     at = certificate_module.Certificate.at
     calls = []
@@ -211,7 +217,8 @@ def test_the_proof_counts_as_time(monkeypatch):
 def test_the_same_call_gives_the_same_bits(monkeypatch, loss, l1_ratio):
     if loss == "huber" and l1_ratio:
         return
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    if not l1_ratio:
+        take(monkeypatch, "sampled-newton")
     monkeypatch.setattr(constants, "LEAST_ROWS", 100)
     X, y = data_of("squared" if loss == "huber" else loss, 3000, 6)
     fits = [
@@ -224,7 +231,7 @@ def test_the_same_call_gives_the_same_bits(monkeypatch, loss, l1_ratio):
 
 
 def test_another_seed_is_another_way(monkeypatch):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    take(monkeypatch, "sampled-newton")
     X, y = data_of("logistic", 20_000, 10)
     fits = [GLMClassifier(tol=1e-4, random_state=seed).fit(X, y) for seed in (0, 1, 2)]
     assert (fits[0].coef_ != fits[1].coef_).any()

@@ -1,6 +1,8 @@
 """The loop of `solve` without its ends: from point to point by a method's own steps."""
 
+from provenglm import solve
 from provenglm.methods.base import Target
+from provenglm.plan import choose
 from provenglm.proof.duality import duality_gap
 from provenglm.solve import advanced
 
@@ -20,3 +22,12 @@ def walk(method, theta, tol=0.0):
             return
         method.learn(point, new, length)
         point = new
+
+
+def take(monkeypatch, name):
+    """Have fits take one method, whatever it costs."""
+
+    def chosen(problem, is_precise=False, folds=1, only=None):
+        return choose(problem, is_precise, folds, only or name)
+
+    monkeypatch.setattr(solve, "choose", chosen)

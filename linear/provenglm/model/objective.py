@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.model import per_row
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Features, Rows
@@ -257,7 +256,7 @@ class Objective:
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
         """Return the snapshot where the scores are known, of dense rows.
 
-        The work of half a pass, counted as a whole one. Numba is loaded for many rows in float64.
+        The work of half a pass, counted as a whole one. Numba is loaded for rows in float64.
         """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
@@ -269,11 +268,8 @@ class Objective:
         if takes_moments:
             numbers = np.stack([residual, self.share, self.target_columns(slice(None))])
         numbers = numbers.astype(self.rows.dtype, copy=False)
-        is_small = self.n * len(theta) < constants.SMALL
 
         def of_block(rows: slice) -> NumPyArray:
-            if is_small:
-                return np.asarray(numbers[:, rows] @ self.block(rows))
             return dense_products(self.block(rows), numbers[:, rows])
 
         sums = np.zeros((len(numbers), len(theta) - 1))
