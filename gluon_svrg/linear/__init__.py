@@ -72,7 +72,7 @@ class GLMClassifier(_ToGluon, provenglm.GLMClassifier):  # noqa: D101
     __doc__ = provenglm.GLMClassifier.__doc__
 
 
-class GLMClassifierCV(_ToGluon, provenglm.GLMClassifierCV):  # type: ignore[misc]  # noqa: D101
+class GLMClassifierCV(_ToGluon, provenglm.GLMClassifierCV):  # noqa: D101
     __doc__ = provenglm.GLMClassifierCV.__doc__
 
 
@@ -80,7 +80,7 @@ class GLMRegressor(_ToGluon, provenglm.GLMRegressor):  # noqa: D101
     __doc__ = provenglm.GLMRegressor.__doc__
 
 
-class GLMRegressorCV(_ToGluon, provenglm.GLMRegressorCV):  # type: ignore[misc]  # noqa: D101
+class GLMRegressorCV(_ToGluon, provenglm.GLMRegressorCV):  # noqa: D101
     __doc__ = provenglm.GLMRegressorCV.__doc__
 
 

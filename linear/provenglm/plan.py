@@ -20,6 +20,7 @@ from provenglm.methods.descent import CoordinateDescent
 from provenglm.methods.dual import DualCoordinateAscent
 from provenglm.methods.newton import Newton
 from provenglm.methods.newton_cg import NewtonCG
+from provenglm.methods.row_space import RowSpaceNewton
 from provenglm.methods.sampled_newton_cg import SampledNewtonCG
 from provenglm.methods.subspace import SubspaceNewton
 from provenglm.methods.thinned import is_worth_while
@@ -240,6 +241,16 @@ def _newton(
     return Newton(objective, sample)
 
 
+def _row_space_newton(
+    shape: Shape,  # noqa: ARG001
+    objective: Objective,
+    sample: Sample,
+    rng: np.random.Generator,  # noqa: ARG001
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    return RowSpaceNewton(objective, sample)
+
+
 def _newton_cg(
     shape: Shape,
     objective: Objective,
@@ -362,6 +373,31 @@ TABLE = (
         make=_newton,
     ),
     Row(
+        "row-space-newton",
+        needs="fewer dense rows than features, in memory, up to `MOST_WEIGHTS` of them times "
+        "classes, and a penalty",
+        costs="6 steps of newton-cholesky with a weight for each row, and the factor that turns "
+        "the rows",
+        can=lambda shape: (
+            not shape.problem.l1 > 0
+            and shape.problem.l2 > 0
+            and not (shape.is_sparse or shape.is_on_disk)
+            and shape.n < shape.p
+            and (shape.n + 1) * shape.outputs <= constants.MOST_WEIGHTS
+        ),
+        seconds=lambda shape: (
+            2 * shape.gram_seconds(shape.p, shape.n)
+            + _hessians(shape, 6)
+            * (
+                shape.gram_seconds(shape.n, shape.n * shape.outputs)
+                + shape.factor_seconds(shape.n * shape.outputs)
+                + constants.NUMBER * shape.n**2
+            )
+        ),
+        rows=lambda shape: shape.n,
+        make=_row_space_newton,
+    ),
+    Row(
         "sampled-newton",
         needs="up to `MOST_WEIGHTS` weights",
         costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds "
@@ -443,7 +479,7 @@ TABLE = (
     ),
     Row(
         "dual-coordinate-ascent",
-        needs="classes, and a penalty of which the mean of |x|^2 / n l2 is at most "
+        needs="classes, and a penalty for which the mean of ‖x‖² / n l2 is at most "
         "`DUAL_CURVATURE` on more than `MOST_WEIGHTS` sparse columns, or "
         "`DUAL_CURVATURE_OF_DENSE` on dense rows of several classes in memory",
         costs="10 passes, and the compiled code",

@@ -272,6 +272,8 @@ class _Run:
         if has_time and stopping.has_rough_scores():
             best = stopping.best
             stopping.add(self._method, *self._in_float64(best.snapshot, best.gap), best.decrement)
+        if has_time and not (reason.is_cut_off or reason.is_unbounded):
+            stopping.shorten(self._precise)
         return stopping.solution(reason, why)
 
     def _descend(self, given: NumPyArray | None) -> StopReason:

@@ -11,6 +11,8 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.methods.base import Method
+from provenglm.model.least_norm import least_norm
+from provenglm.model.null_model import size_of_scores
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.returned import Returned, returned
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
@@ -148,9 +150,10 @@ class Stopping:
         return None
 
     def _near_enough(self, is_cheap: bool) -> bool:
-        """Whether the optimum is near by proof, or by the estimate where nothing more is proven.
+        """Whether the optimum is near by proof, or by the estimate where nothing can be proven.
 
-        The duality gap divides the gradient by the penalty: where that is tiny, it comes last.
+        Something can as long as the estimate is not rounding: with a penalty the duality gap falls
+        with the gradient, and else the bound of a Newton step does, if there is one.
         """
         best = self.best
         enough = self._enough()
@@ -171,12 +174,8 @@ class Stopping:
         if gap <= enough:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        if (
-            gap <= enough
-            or is_rounding
-            or self._tries >= constants.TRIES
-            or not self._proof.has_factor
-        ):
+        has_steps = self._proof.has_factor and self._tries < constants.TRIES
+        if gap <= enough or is_rounding or not (has_steps or self._penalised()):
             return True
         # The bound falls as the estimate does, and as the rows grow.
         self._margin = best.decrement / enough / constants.GROWTH
@@ -202,7 +201,9 @@ class Stopping:
         weights, intercept = self._of_user(best)[:2]
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
-        size = np.sqrt((squares @ np.square(weights[used]) + np.square(intercept)).max())
+        offset, share = self._objective.offset, self._objective.share
+        beside = intercept if offset is None else size_of_scores(share, offset, intercept)
+        size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
         unit = 1.0
         if not (loss.has_classes or loss.has_logarithm):
             unit = math.sqrt(2 * max(best.snapshot.objective, 0.0))
@@ -232,6 +233,23 @@ class Stopping:
         return (precise, gap) if gap < bound else (objective, bound)
 
     # The end.
+
+    def shorten(self, precise: Objective) -> None:
+        """Take the coefficients of the least norm that have the scores of the best point.
+
+        Parameters
+        ----------
+        precise : Objective
+            In float64.
+        """
+        best = self.best
+        theta = None if self._penalised() else least_norm(self._objective, best.theta)
+        if theta is None:
+            return
+        point = precise.snapshot(theta)
+        risen = max(point.objective - precise.snapshot(best.theta).objective, 0.0)
+        if risen <= max(self._enough(), self._rounding()) / 2:
+            self.best = Best(best.method, point, best.gap + risen, best.decrement + risen)
 
     def solution(self, reason: StopReason, why: str) -> Solution:
         """Return the best point, and whether it is as near to the optimum as asked.
@@ -319,12 +337,18 @@ class Stopping:
     def _separated(self, point: Snapshot) -> bool:
         """Whether without a penalty each sample is on its own side: the loss has no minimum."""
         objective, scores = self._objective, point.scores
-        loss = objective.loss
+        loss, offset = objective.loss, objective.offset
         if not loss.is_separable or self._penalised():
             return False
 
         def on_their_side(part: slice) -> NumPyArray:
-            side = _on_their_side(scores[part], loss.observed(objective.target[part]))
+            # Coefficients separate rows, and offsets do not.
+            moved, rounding = scores[part], np.zeros(1)
+            if offset is not None:
+                sizes = np.abs(moved) + np.abs(offset[part])
+                rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
+                moved = moved - offset[part]
+            side = _on_their_side(moved, loss.observed(objective.target[part]), rounding)
             return side[objective.share[part] > 0]
 
         return all(on_their_side(part).all() for part in objective.parts())
@@ -345,12 +369,12 @@ class Stopping:
         return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
 
 
-def _on_their_side(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-    """Return for each sample whether its own class has the greatest score."""
+def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
+    """Return for each sample whether its class has the greatest score, by more than rounding."""
     if scores.ndim == 1:
-        return np.asarray(np.where(target > 0, scores, -scores) > 0)
+        return np.asarray(np.where(target > 0, scores, -scores) > rounding)
     rows = np.arange(len(scores))
     own = scores[rows, target]
     others = scores.copy()
     others[rows, target] = -np.inf
-    return np.asarray(own > others.max(axis=1))
+    return np.asarray(own - others.max(axis=1) > rounding)

@@ -3,8 +3,7 @@
 import logging
 
 import pytest
-from provenglm.path import solve_path
-from provenglm.plan import Plan
+from provenglm.plan import Plan, choose
 
 
 class _WithoutPytest(list):
@@ -31,14 +30,16 @@ def root_logger():
 def solve_together(monkeypatch):
     """A function that has all folds solved together, or each by itself, whatever their size."""
 
-    choose = solve_path.choose
-
     def decide(together):
-        def chosen(problem, is_precise, folds, only):
-            return choose(problem, is_precise, folds, "sampled-newton" if together else only)
-
         suits = property(lambda plan: together and not plan.shape.problem.loss.has_scale)
         monkeypatch.setattr(Plan, "suits_folds", suits)
-        monkeypatch.setattr(solve_path, "choose", chosen)
+
+        def chosen(problem, is_precise, folds, only):
+            plan = choose(problem, is_precise, folds, only)
+            if together and not plan.sample_size:  # they share a sample
+                return choose(problem, is_precise, folds, "sampled-newton")
+            return plan
+
+        monkeypatch.setattr("provenglm.path.solve_path.choose", chosen)
 
     return decide

@@ -373,7 +373,7 @@ def test_an_interrupt_keeps_what_was(monkeypatch, way):
     X, y = problem()
     model = GLMClassifierCV(Cs=3, cv=3, random_state=0).fit(X, y)
     before = model.coef_.copy(), model.C_
-    monkeypatch.setattr("provenglm.solve._Run._descend", interrupted)
+    monkeypatch.setattr("provenglm.stopping.Stopping.add", interrupted)
     monkeypatch.setattr("provenglm.path.joint.JointPath._values", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)

@@ -35,6 +35,7 @@ MODELS = {
     "lasso": lambda: GLMRegressor(l1_ratio=1.0, alpha=0.1).fit(FRAME, COUNTS),
     "search of a classifier": lambda: GLMClassifierCV(Cs=2, cv=2).fit(FRAME, LABELS),
     "search of a regressor": lambda: GLMRegressorCV(alphas=2, cv=2).fit(FRAME, COUNTS),
+    "search with an offset": lambda: GLMClassifierCV(Cs=2, cv=2).fit(FRAME, LABELS, offset=X[:, 1]),
     "search with Huber": lambda: GLMRegressorCV("huber", alphas=2, cv=2).fit(FRAME, COUNTS),
 }
 
@@ -134,9 +135,7 @@ def check_refused(model, **arguments):
 
 def cases(make):
     model = make()
-    found = dict(REFUSALS)
-    if not hasattr(model, "scores_"):
-        found |= OFFSETS
+    found = REFUSALS | OFFSETS
     found |= OF_CLASSES if hasattr(model, "classes_") else {}
     if getattr(model, "loss", "") in ("poisson", "tweedie", "gamma"):
         found |= OF_LOGARITHMS

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
-from provenglm import constants, solve as solve_module, stopping as stopping_module
+from provenglm import constants, solve as solve_module, stopping
 from provenglm.model import objective as objective_module
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
@@ -92,12 +92,12 @@ def test_max_time(monkeypatch):
             cls.now += 1.0
             return cls.now
 
-    for module in (solve_module, stopping_module, objective_module):
+    for module in (solve_module, stopping, objective_module):
         monkeypatch.setattr(module, "time", Clock)
     problem = problem_of(Logistic(), n=700, p=4, l2=1e-6)
     short = solve(problem, Settings(tol=0, max_time=6.0))
     assert short.reason is StopReason.MAX_TIME
-    # A few calls of the clock after the end: for the record, and by what ends the run.
+    # Some calls of the clock after the end: for records, and by what ends the run.
     assert 6.0 <= Clock.now <= 12.0
     assert short.history[-1].seconds <= 8.0
     assert not short.reason.is_success

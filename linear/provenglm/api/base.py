@@ -20,12 +20,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from provenglm.api.inference import covariance
 from provenglm.api.progress import Progress, distance
-from provenglm.api.validation import check_features
+from provenglm.api.validation import check_features, check_offset
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
 from provenglm.model.losses import Loss
 from provenglm.model.solution import Settings, Solution, StopReason
 from provenglm.rows.base import Rows
 from provenglm.rows.kinds import Data, rows_of
+from provenglm.rows.large import joined
 from provenglm.types import NumPyArray, Verbose
 
 Start = tuple[NumPyArray, NumPyArray]
@@ -92,6 +93,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
     """The sum of the weights of the last fit, or the number of rows if there were no weights."""
     _without_offset: set[str] | None = None
     """Names of the methods that have warned about a missing offset; None if `fit` had none."""
+    _known: tuple[object, NumPyArray] | None = None
+    """An X that a scorer gets, and its scores with the offset, (n, K)."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -238,6 +241,28 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             why, what = reason.value, f"raise tol, which is {self.tol:g}"
         return f"{where}, because {why}: {what}"
+
+    def _with_offset(
+        self, X: object, offset: object, method: str, features: Data | None = None
+    ) -> NumPyArray:
+        """Return the scores with the offset, (n, K); `method` is named in warnings.
+
+        `features` are the checked features of X, if the caller has them already.
+        """
+        if self._known is not None and X is self._known[0]:
+            return self._known[1]
+        scores = self._scores(X) if features is None else self._scores_of(features)
+        given = check_offset(joined("offset", offset, X), *scores.shape)
+        if given is None:
+            self._warn_without_offset(method)
+            return scores
+        scores += given.reshape(scores.shape)
+        return scores
+
+    def _keep_offset(self, offset: NumPyArray | None) -> None:
+        """Note whether the fit had an offset, so that a method that gets none can warn."""
+        has_offset = offset is not None and bool(offset.any())
+        self._without_offset = set() if has_offset else None
 
     def _warn_without_offset(self, method: str) -> None:
         """Warn, once per method, if the fit had an offset but the prediction has none."""
@@ -389,8 +414,3 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             scores[part] = rows.block(part) @ coef
         scores += self.intercept_
         return scores
-
-
-def not_told_yet(offset: NumPyArray | None) -> set[str] | None:
-    """Return the initial value of ``_without_offset``: None if the offset is missing or 0."""
-    return set() if offset is not None and offset.any() else None

@@ -13,7 +13,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from provenglm.api.base import LinearEstimator, all_or_nothing, not_told_yet
+from provenglm.api.base import LinearEstimator, all_or_nothing
 from provenglm.api.validation import (
     check_features,
     check_labels,
@@ -25,10 +25,8 @@ from provenglm.api.validation import (
 )
 from provenglm.arguments import check_number
 from provenglm.model.losses import Logistic, Loss, Softmax
-from provenglm.model.offset import LogisticWithOffset
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
-from provenglm.rows.kinds import Data
 from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
@@ -47,7 +45,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     Parameters
     ----------
     C : float, default 1.0
-        Inverse of the strength of the penalty; must be positive. ``math.inf`` means no penalty.
+        Inverse of the strength of the penalty; must be positive. ``math.inf`` means no penalty:
+        ``coef_`` is then the optimum of least norm, for up to 2e10 products of numbers of X
+        (n p min(n, p)); beyond, where columns are sums of others, it is any optimum.
     l1_ratio : float, default 0.0
         Share of the L1 penalty, from 0 (L2 penalty only) to 1 (L1 penalty only). If it is above 0,
         some coefficients are exactly 0.
@@ -179,9 +179,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         sample_weight : array-like of shape (n,), optional
             Non-negative weights. Weight 2 is the same as repeating the row, weight 0 the same as
             leaving it out.
-        offset : array-like of shape (n,), optional
-            For two classes only: numbers added to the scores, such as the scores of another model.
-            For Chunks it may be a list of arrays.
+        offset : array-like of shape (n,), for three or more classes (n, K), optional
+            Numbers added to the scores, such as the scores of another model. The columns are in the
+            order of ``classes_``. For Chunks it may be a list of arrays.
 
         Returns
         -------
@@ -192,8 +192,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ------
         TypeError, ValueError
             If an argument is invalid, if X or y contains NaN or infinity, if there are fewer than
-            two classes, if a weight is negative or all weights are 0, or if there are an offset and
-            more than two classes.
+            two classes, or if a weight is negative or all weights are 0.
 
         Warns
         -----
@@ -217,10 +216,8 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         penalty = 1 / strength / total
         if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C overflows float64: give a larger C")
-        given = self._checked_offset(X, offset, features, count)
         loss: Loss = Logistic() if count == 2 else Softmax(count)
-        if given is not None:
-            loss, codes = LogisticWithOffset(given, codes), np.arange(len(codes))
+        given = check_offset(joined("offset", offset, X), len(codes), loss.outputs)
         problem = Problem(
             features=features,
             target=codes,
@@ -229,6 +226,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
             l1=penalty * l1_ratio,
+            offset=given,
         )
         start = self._start((1 if count == 2 else count, features.shape[1]))
         if start is not None and not np.array_equal(self.classes_, classes):
@@ -239,7 +237,8 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         solution = self._run(lambda settings: solve(problem, settings, start), began)
         self.classes_ = classes
         self._keep(solution.coef, solution.intercept)
-        self._total, self._without_offset = total, not_told_yet(given)
+        self._total = total
+        self._keep_offset(given)
         return self
 
     def score(
@@ -263,7 +262,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`. If it is left out, it is 0.
         """
         scores = self._with_offset(X, offset, "decision_function")
@@ -276,7 +275,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`. If it is left out, it is 0.
         """
         return self._labels(self._with_offset(X, offset, "predict"))
@@ -288,7 +287,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`. If it is left out, it is 0.
         """
         scores = self._with_offset(X, offset, "predict_proba")
@@ -308,7 +307,7 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix of shape (n, p)
             As in `fit`.
-        offset : array-like of shape (n,), optional
+        offset : array-like of shape (n,) or (n, K), optional
             As in `fit`. If it is left out, it is 0.
         """
         scores = self._with_offset(X, offset, "predict_log_proba")
@@ -391,32 +390,6 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         They are the square roots of the diagonal of `covariance`, with the same parameters.
         """
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
-
-    def _checked_offset(
-        self, X: object, offset: object, rows: Data, count: int
-    ) -> NumPyArray | None:
-        """Return the checked offset, (n,), or None; `count` is the number of classes."""
-        given = check_offset(joined("offset", offset, X), rows)
-        if given is not None and count > 2:
-            raise ValueError(
-                f"there are {count} classes, and offset supports two: fit one class against the "
-                "others"
-            )
-        return given
-
-    def _with_offset(
-        self, X: object, offset: object, method: str, features: Data | None = None
-    ) -> NumPyArray:
-        """Return the scores with the offset, (n, K); `method` is named in warnings.
-
-        `features` are the checked features of X, if the caller has them already.
-        """
-        scores = self._scores(X) if features is None else self._scores_of(features)
-        given = self._checked_offset(X, offset, scores, len(self.classes_))
-        if given is None:
-            self._warn_without_offset(method)
-            return scores
-        return np.asarray(scores + given[:, None])
 
     def _labels(self, scores: NumPyArray) -> NumPyArray:
         """Return the most probable labels, (n,)."""

@@ -13,16 +13,16 @@ from sklearn.metrics import get_scorer
 from provenglm.api.classifier import GLMClassifier
 from provenglm.api.routing import with_classes
 from provenglm.api.scoring import PointOfPath, scores_of_points
-from provenglm.api.search import CheckedData, CrossValidated
+from provenglm.api.search import CheckedData, CrossValidated, Solve
 from provenglm.api.validation import (
     check_features,
     check_labels,
+    check_offset,
     check_weight,
     classes_with_weight,
     with_class_weight,
 )
-from provenglm.model.losses import Logistic, Softmax
-from provenglm.model.offset import Solve
+from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
 from provenglm.path.folds import PathPoint
@@ -40,7 +40,7 @@ class _ClassifierAtPoint(PointOfPath, GLMClassifier):
     """A classifier with the coefficients of one point of the path."""
 
 
-class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
+class GLMClassifierCV(CrossValidated, GLMClassifier):
     """Logistic and softmax regression with C chosen by cross-validation.
 
     It is to :class:`GLMClassifier` what :class:`sklearn.linear_model.LogisticRegressionCV` is to
@@ -187,7 +187,7 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
             raise ValueError(f"Cs has {least:g}, and 1 / C overflows float64: give a larger C")
         return np.tile(strengths, (len(ratios), 1))
 
-    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
+    def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
         name = type(self).__name__
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
@@ -196,13 +196,15 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
         weight = with_class_weight(given, own_weight, self.class_weight)
         labels = classes_with_weight(name, given, weight)
         count = len(labels.classes)
+        loss: Loss = Logistic() if count == 2 else Softmax(count)
         problem = Problem(
             features=features,
             target=labels.codes,
-            loss=Logistic() if count == 2 else Softmax(count),
+            loss=loss,
             l2=0.0,
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            offset=check_offset(joined("offset", offset, X), len(labels.codes), loss.outputs),
         )
         model = _ClassifierAtPoint()
         model.classes_ = labels.classes
@@ -233,7 +235,7 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):  # type: ignore[misc]
         # A class whose samples all have weight 0 is never predicted.
         codes = np.searchsorted(data.classes, data.target[test])
         codes[~np.isin(data.target[test], data.classes)] = -1
-        each = scores_of_points(data.problem.features, test, path)
+        each = scores_of_points(data.problem, test, path)
         return [_accuracy(scores, codes, weight) for scores in each]
 
     def _scored(

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.base import RegressorMixin
 
-from provenglm.api.base import LinearEstimator, all_or_nothing, not_told_yet
+from provenglm.api.base import LinearEstimator, Start, all_or_nothing
 from provenglm.api.validation import (
+    check_exposure,
     check_features,
     check_numbers,
     check_offset,
@@ -20,11 +21,9 @@ from provenglm.api.validation import (
 from provenglm.arguments import check_finite
 from provenglm.huber_scale import solve_with_scale
 from provenglm.model.losses import Huber, Loss, Poisson, Squared, explained_deviance
-from provenglm.model.offset import Start, WithoutOffset
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.rows.kinds import Data
 from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
@@ -64,7 +63,9 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         Strength of the penalty on the *mean* loss, at least 0. As in PoissonRegressor and
         ElasticNet, its meaning does not depend on the number of rows. ``Ridge(alpha)`` and
         ``HuberRegressor(alpha=alpha)`` use the sum of the losses: divide their alpha by S. For
-        ``Ridge()`` give ``alpha=1 / n``.
+        ``Ridge()`` give ``alpha=1 / n``. With 0, ``coef_`` is the optimum of least norm, as
+        ``LinearRegression`` has it, for up to 2e10 products of numbers of X (n p min(n, p));
+        beyond, where columns are sums of others, it is any optimum.
     l1_ratio : float, default 0.0
         As in :class:`GLMClassifier`. It must be 0 for Huber's loss.
     epsilon : float, default 1.35
@@ -168,24 +169,26 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
+        target = check_target(type(self).__name__, y, features, weight, loss)
+        given = check_offset(joined("offset", offset, X), len(target))
+        check_exposure(loss, given, weight, bool(self.fit_intercept))
         problem = Problem(
             features=features,
-            target=check_target(type(self).__name__, y, features, weight, loss),
+            target=target,
             loss=loss,
             l2=alpha * (1 - l1_ratio),
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
             l1=alpha * l1_ratio,
+            offset=given,
         )
-        given = check_offset(joined("offset", offset, X), features)
-        without = WithoutOffset.of(problem, given)
         start = self._start((features.shape[1],))
         self._forget("scale_")
         solver = self._solve_with_scale if loss.has_scale else solve
-        solution = self._run(lambda settings: without.solved(solver, settings, start), began)
+        solution = self._run(lambda settings: solver(problem, settings, start), began)
         self._keep(solution.coef, solution.intercept)
         self._total = float(len(problem.target)) if weight is None else float(weight.sum())
-        self._without_offset = not_told_yet(given)
+        self._keep_offset(given)
         return self
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
@@ -198,7 +201,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `fit`. If it is left out, it is 0, which is an exposure of 1.
         """
-        return self._loss().prediction(self._with_offset(X, offset, "predict"))
+        return self._loss().prediction(self._with_offset(X, offset, "predict")[:, 0])
 
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
@@ -223,7 +226,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         loss, name = self._loss(), type(self).__name__
-        scores = self._with_offset(X, offset, "score")
+        scores = self._with_offset(X, offset, "score")[:, 0]
         weight = check_weight(sample_weight, scores)
         if not loss.has_logarithm:
             target = check_numbers(name, y, len(scores))
@@ -265,7 +268,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         self._check_offset_given(offset)
         loss = self._loss()
         features = self._rows_to_score(X)
-        scores = self._with_offset(X, offset, "covariance", features)
+        scores = self._with_offset(X, offset, "covariance", features)[:, 0]
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
@@ -281,20 +284,6 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         They are the square roots of the diagonal of `covariance`, with the same parameters.
         """
         return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
-
-    def _with_offset(
-        self, X: object, offset: object, method: str, features: Data | None = None
-    ) -> NumPyArray:
-        """Return the scores with the offset, (n,); `method` is named in warnings.
-
-        `features` are the checked features of X, if the caller has them already.
-        """
-        scores = (self._scores(X) if features is None else self._scores_of(features))[:, 0]
-        given = check_offset(joined("offset", offset, X), scores)
-        if given is None:
-            self._warn_without_offset(method)
-            return scores
-        return scores + given
 
     def _loss(self) -> Loss:
         """Return the loss object for the arguments."""

@@ -11,10 +11,16 @@ from sklearn.metrics import get_scorer, make_scorer, r2_score
 
 from provenglm.api.regressor import GLMRegressor, check_smooth
 from provenglm.api.scoring import PointOfPath, score_path, scores_of_points
-from provenglm.api.search import CheckedData, CrossValidated
-from provenglm.api.validation import check_features, check_target, check_weight
+from provenglm.api.search import CheckedData, CrossValidated, Solve
+from provenglm.api.validation import (
+    check_exposure,
+    check_features,
+    check_offset,
+    check_target,
+    check_weight,
+)
 from provenglm.model.losses import Loss, explained_deviance
-from provenglm.model.offset import Solve
+from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
 from provenglm.rows.kinds import rows_of
@@ -36,7 +42,7 @@ class _RegressorAtPoint(PointOfPath, GLMRegressor):
     """A regressor with the coefficients of one point of the path."""
 
 
-class GLMRegressorCV(CrossValidated, GLMRegressor):  # type: ignore[misc]
+class GLMRegressorCV(CrossValidated, GLMRegressor):
     """Generalized linear regression with alpha chosen by cross-validation.
 
     It is to :class:`GLMRegressor` what :class:`sklearn.linear_model.ElasticNetCV` is to ElasticNet,
@@ -166,18 +172,22 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):  # type: ignore[misc]
             )
         return np.tile(strengths, (len(ratios), 1))
 
-    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
+    def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
         loss = self._loss()
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
+        target = check_target(type(self).__name__, y, features, weight, loss)
+        given = check_offset(joined("offset", offset, X), len(target))
+        check_exposure(loss, given, weight, bool(self.fit_intercept))
         problem = Problem(
             features=features,
-            target=check_target(type(self).__name__, y, features, weight, loss),
+            target=target,
             loss=loss,
             l2=0.0,
             sample_weight=weight,
             fit_intercept=bool(self.fit_intercept),
+            offset=given,
         )
         model = _RegressorAtPoint(self.loss, epsilon=self.epsilon, power=self.power)
         return CheckedData(problem, problem.target, weight, model)
@@ -195,14 +205,14 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):  # type: ignore[misc]
         test: NumPyArray,
         weight: NumPyArray | None,
     ) -> list[float]:
-        features, target = data.problem.features, data.target
-        if not data.problem.loss.has_logarithm:
+        problem, target = data.problem, data.target
+        if not problem.loss.has_logarithm:
             # On small problems the input checks of scikit-learn's scorer take longer than the path.
-            each = scores_of_points(features, test, path)
+            each = scores_of_points(problem, test, path)
             return [_r2(target[test], scores[:, 0], weight) for scores in each]
         params = {} if weight is None else {"sample_weight": weight}
         scorer = self._own_scorer()
-        return score_path(scorer, data.model, features, test, target, path, params)
+        return score_path(scorer, data.model, problem, test, target, path, params)
 
     def _solver(self) -> Solve:
         if self._loss().has_scale:
@@ -231,8 +241,11 @@ def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
 def _greatest_slope(problem: Problem) -> float:
     """Return the largest absolute derivative of the mean loss if all coefficients are 0."""
     loss, target, share = problem.loss, problem.target, problem.shares()
-    best = loss.null_scores(target, share) if problem.fit_intercept else np.float64(0)
-    residual = share * loss.residual(np.broadcast_to(best, target.shape), target)
+    offset, best = problem.offset, np.zeros(())
+    if problem.fit_intercept:
+        best = best_intercept(loss, target, share, offset)
+    scores = np.broadcast_to(best, target.shape) if offset is None else best + offset
+    residual = share * loss.residual(scores, target)
     rows = rows_of(problem.features, np.dtype(np.float64))
     slope = sum(column_products(rows.block(part), residual[part]) for part in rows.slices())
     return float(np.abs(slope).max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn.utils.metadata_routing import (
 )
 from sklearn.utils.validation import _check_method_params, _num_samples
 
+from provenglm.api.base import LinearEstimator
 from provenglm.api.validation import check_numbers, check_scored_labels, check_weight
 from provenglm.rows.large import joined
 from provenglm.types import NumPyArray
@@ -59,7 +61,7 @@ def with_classes(scorer: Any, classes: NumPyArray) -> Any:
     )
 
 
-class RoutedScoring:
+class RoutedScoring(LinearEstimator):
     """Mixin for estimators with `cv` and `scoring` that supports metadata routing."""
 
     cv: object
@@ -82,7 +84,12 @@ class RoutedScoring:
         return {}, {} if weight is None else {"sample_weight": weight}
 
     def score(
-        self, X: object, y: object, sample_weight: object = None, **score_params: object
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        offset: object = None,
+        **score_params: object,
     ) -> float:
         """Return the score on the given data, as defined by `scoring`.
 
@@ -94,6 +101,8 @@ class RoutedScoring:
             True labels or values.
         sample_weight : array-like of shape (n,), optional
             Sample weights.
+        offset : array-like of shape (n,) or (n, K), optional
+            As in `fit`. The scorer gets predictions with the offset.
         **score_params : dict
             Parameters of the scorer. They need metadata routing.
         """
@@ -108,7 +117,12 @@ class RoutedScoring:
             own = process_routing(self, "score", **score_params).scorer.score
         else:
             own = score_params
-        return float(self._scorer()(self, X, y, **own))
+        model = self
+        if offset is not None or self._without_offset is not None:
+            # The scorer passes X to the estimator, which then knows the scores with the offset.
+            model = copy(self)
+            model._known = X, self._with_offset(X, offset, "score")
+        return float(self._scorer()(model, X, y, **own))
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the metadata routing of this estimator, for the splitter and the scorer.

@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from provenglm import constants
 from provenglm.api.base import LinearEstimator
 from provenglm.api.routing import is_of_sklearn
+from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
 from provenglm.rows.base import Features
 from provenglm.rows.kinds import rows_of
@@ -35,22 +36,22 @@ class HeldOut:
 class PointOfPath(LinearEstimator):
     """Base class of an estimator that scorers see as one point of the path."""
 
-    def at(self, point: PathPoint, scores: NumPyArray) -> PointOfPath:
+    def at(self, point: PathPoint, rows: object, scores: NumPyArray) -> PointOfPath:
         """Set the coefficients to those of `point`; `scores` belong to the held-out rows."""
         self._keep(point.coef, point.intercept)
         self.n_features_in_ = len(point.coef)
-        self._known = scores
+        self._known = rows, scores
         return self
-
-    def _scores(self, X: object) -> NumPyArray:
-        return self._known if isinstance(X, HeldOut) else super()._scores(X)
 
 
 def scores_of_points(
-    features: Features, rows: NumPyArray, points: Sequence[PathPoint]
+    problem: Problem, rows: NumPyArray, points: Sequence[PathPoint]
 ) -> Iterator[NumPyArray]:
-    """Yield the scores of each point for the given rows, (len(rows), K) and float64."""
-    outputs = points[0].coef.shape[1]
+    """Yield the scores of each point for the given rows, with offsets: (len(rows), K), float64."""
+    features, outputs = problem.features, points[0].coef.shape[1]
+    offset = None
+    if problem.offset is not None:
+        offset = problem.offset[rows].reshape(len(rows), outputs)
     together = max(1, constants.SMALL_DATA // max(1, len(rows) * outputs))
     for first in range(0, len(points), together):
         part = points[first : first + together]
@@ -64,7 +65,8 @@ def scores_of_points(
             table[some] = _taken(features, rows[some], np.float64) @ coef
         table += np.concatenate([point.intercept for point in part])
         for k in range(len(part)):
-            yield table[:, k * outputs : (k + 1) * outputs]
+            scores = table[:, k * outputs : (k + 1) * outputs]
+            yield scores if offset is None else scores + offset
 
 
 def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
@@ -80,7 +82,7 @@ def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None)
 def score_path(
     scorer: Any,
     model: PointOfPath,
-    features: Features,
+    problem: Problem,
     test: NumPyArray,
     target: NumPyArray,
     points: Sequence[PathPoint],
@@ -92,6 +94,8 @@ def score_path(
     ----------
     model : PointOfPath
         The estimator that the scorer gets, set to each point in turn.
+    problem : Problem
+        All rows.
     test : numpy.ndarray
         Indices of the rows of the test set.
     target : numpy.ndarray, (n,)
@@ -99,8 +103,11 @@ def score_path(
     params : mapping
         Parameters of the scorer, for the test rows.
     """
+    features = problem.features
     rows = HeldOut(test, features.shape[1]) if is_of_sklearn(scorer) else _taken(features, test)
+    # A custom scorer that predicts other rows than these gets a warning: they have no offset.
+    model._keep_offset(problem.offset)
     return [
-        float(scorer(model.at(point, scores), rows, target[test], **params))
-        for point, scores in zip(points, scores_of_points(features, test, points), strict=True)
+        float(scorer(model.at(point, rows, scores), rows, target[test], **params))
+        for point, scores in zip(points, scores_of_points(problem, test, points), strict=True)
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.metrics import get_scorer
 
-from provenglm.api.base import LinearEstimator, all_or_nothing, warn
+from provenglm.api.base import all_or_nothing, warn
 from provenglm.api.progress import Progress, show
 from provenglm.api.routing import RoutedScoring, check_params, params_of
 from provenglm.api.scoring import PointOfPath, score_path
@@ -25,16 +25,18 @@ from provenglm.api.splits import (
 )
 from provenglm.arguments import check_number, check_verbose
 from provenglm.model.budget import beside_folds
-from provenglm.model.offset import Solve, Start
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution, StopReason
-from provenglm.path.folds import Folds, PathPoint
+from provenglm.path.folds import Folds, PathPoint, Start
 from provenglm.path.solve_path import solve_path
 from provenglm.plan import is_small
 from provenglm.types import NumPyArray
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+Solve = Callable[[Problem, Settings, "Start | None"], Solution]
+"""A function from a problem, its settings and a start to its solution."""
 
 _OF_THE_LAST_FIT = (
     *("objective_", "gap_", "decrement_", "history_"),
@@ -67,7 +69,7 @@ class CheckedData:
     classes: NumPyArray | None = None
 
 
-class CrossValidated(RoutedScoring, LinearEstimator):
+class CrossValidated(RoutedScoring):
     """Base class of :class:`GLMClassifierCV` and :class:`GLMRegressorCV`.
 
     A subclass defines the parameters, the checks of the data, the solver and the default scorer.
@@ -91,7 +93,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         """Return the penalty on the mean loss, for weights whose sum is `total`."""
 
     @abstractmethod
-    def _data(self, X: object, y: object, sample_weight: object) -> CheckedData:
+    def _data(self, X: object, y: object, sample_weight: object, offset: object) -> CheckedData:
         """Return the checked data."""
 
     @abstractmethod
@@ -119,7 +121,14 @@ class CrossValidated(RoutedScoring, LinearEstimator):
         """Return the function that solves the final fit."""
 
     @all_or_nothing
-    def fit(self, X: object, y: object, sample_weight: object = None, **params: object) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        offset: object = None,
+        **params: object,
+    ) -> Self:
         """Fit every fold with every penalty, then all rows with the best penalty.
 
         Ctrl-C raises KeyboardInterrupt, and the estimator keeps the results of its previous fit.
@@ -132,6 +141,8 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             Labels for a classifier, numbers for a regressor.
         sample_weight : array-like of shape (n,), optional
             Non-negative weights. They are used in the fits and in the scores.
+        offset : array-like of shape (n,), for three or more classes (n, K), optional
+            Numbers added to the scores of the training rows and of the held-out rows.
         **params : dict
             Parameters for the splitter and the scorer, such as ``groups``. They need
             ``sklearn.set_config(enable_metadata_routing=True)``.
@@ -158,7 +169,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
         ratios = checked_ratios(self.l1_ratios)
         deadline = self._deadline()
-        data = self._data(X, y, sample_weight)
+        data = self._data(X, y, sample_weight, offset)
         problem = data.problem
         grid = self._grid(strengths, ratios, problem)
         split_params, score_params = self._routed(data.weight, params)
@@ -193,6 +204,7 @@ class CrossValidated(RoutedScoring, LinearEstimator):
             self.classes_ = data.classes
         weight = data.problem.sample_weight
         self._total = float(len(data.target)) if weight is None else float(weight.sum())
+        self._keep_offset(problem.offset)
         return self
 
     def _scored(
@@ -212,8 +224,8 @@ class CrossValidated(RoutedScoring, LinearEstimator):
                     "not defined: drop these rows first, or shuffle the folds"
                 )
             return self._own_scores(data, path, test, weight)
-        params, features = params_of(test, params, len(data.target)), data.problem.features
-        return score_path(scorer, data.model, features, test, data.target, path, params)
+        params = params_of(test, params, len(data.target))
+        return score_path(scorer, data.model, data.problem, test, data.target, path, params)
 
     def _deadline(self) -> float:
         """Return the time at which `max_time` is over."""

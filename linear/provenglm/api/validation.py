@@ -54,6 +54,9 @@ _NUMPY_2 = re.compile(r"np\.\w+\((.*)\)")
 """NumPy 2 writes ``np.str_('many')`` where NumPy 1 writes ``'many'``."""
 
 _LEAST_TO_SQUARE = 1e-140
+
+_FARTHEST = 100.0
+"""Distance from the mean up to which exp() of an offset, times a target, is within float64."""
 """Squares of numbers from this to its inverse, and their sums, do not underflow or overflow."""
 
 
@@ -262,15 +265,17 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
     return weight
 
 
-def check_offset(offset: object, features: Data) -> NumPyArray | None:
-    """Return the offset of the scores, of shape (n,) in float64, or None.
+def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
+    """Return the offset of the scores, float64 of shape (n,) or (n, K), or None.
 
     Parameters
     ----------
-    offset : array-like of shape (n,), number, or None
+    offset : array-like of shape (n,) or (n, K), number, or None
         Finite numbers.
-    features : numpy.ndarray or CSR matrix of shape (n, p)
-        The features, which the offset must match in length.
+    n : int
+        The number of rows.
+    outputs : int
+        K, the number of classes if there are more than two, else 1.
 
     Raises
     ------
@@ -279,7 +284,38 @@ def check_offset(offset: object, features: Data) -> NumPyArray | None:
     """
     if offset is None:
         return None
-    return _one_per_row("offset", "number", offset, features.shape[0])
+    if outputs == 1:
+        return np.ascontiguousarray(_one_per_row("offset", "number", offset, n))
+    values = _as_float64("offset", values_of("offset", offset, "the fit needs numbers"))
+    if values.ndim == 0:
+        values = np.full((n, outputs), values)
+    if values.shape != (n, outputs):
+        raise ValueError(
+            f"offset has the shape {values.shape}, and X has {n} rows of {outputs} classes: give "
+            f"one number per row and class, in an array of shape ({n}, {outputs}) whose columns "
+            "are in the order of classes_"
+        )
+    return np.ascontiguousarray(values)
+
+
+def check_exposure(
+    loss: Loss, offset: NumPyArray | None, weight: NumPyArray | None, has_intercept: bool
+) -> None:
+    """Raise a ValueError if exp() of the offset, up to the intercept, is beyond float64."""
+    if offset is None or not loss.has_logarithm:
+        return
+    mean = float(np.average(offset, weights=weight)) if has_intercept else 0.0
+    farthest = max(float(offset.max()) - mean, mean - float(offset.min()))
+    if farthest <= _FARTHEST:
+        return
+    # The largest offset overflows, unless only a small one is that far from the mean.
+    row = int(np.argmax(offset))
+    row = row if offset[row] - mean > _FARTHEST else int(np.argmin(offset))
+    raise ValueError(
+        f"offset is {offset[row]:g} in row {row}, and loss={loss.name!r} "
+        "predicts exp(scores + offset), which is beyond any exposure: give the logarithm "
+        "of the exposure, numpy.log(exposure)"
+    )
 
 
 def _one_per_row(name: str, what: str, given: object, n: int) -> NumPyArray:
@@ -486,7 +522,7 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
     if values.dtype.kind == "O":
         row = non_numeric.first_no_number(values.reshape(-1))
         if row is not None:
-            value = values.flat[row]
+            value, row = values.flat[row], _row_of(values, row)
             way = "drop such rows" if non_numeric.is_missing(value) else "give numbers"
             raise ValueError(
                 f"{name} has {non_numeric.shown(value)} in row {row}, and the fit needs finite "
@@ -523,11 +559,17 @@ def _check_real(name: str, values: object) -> None:
 def _check_finite(name: str, values: NumPyArray, needed: str) -> None:
     finite = np.isfinite(values)
     if not finite.all():
-        row = int(np.argmin(finite))
+        first = int(np.argmin(finite))
+        row = _row_of(values, first)
         raise ValueError(
-            f"{name} has {_name_of(values.flat[row])} in row {row}, and the fit needs {needed}: "
+            f"{name} has {_name_of(values.flat[first])} in row {row}, and the fit needs {needed}: "
             "drop such rows"
         )
+
+
+def _row_of(values: NumPyArray, place: int) -> int:
+    """Return the row of a place in the flat array."""
+    return place // values.shape[1] if values.ndim > 1 else place
 
 
 def _has_small_squares(features: Data) -> bool:

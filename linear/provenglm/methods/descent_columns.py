@@ -168,7 +168,8 @@ class ByColumns(Objective):
         there, scores = np.flatnonzero(theta[:-1]), np.empty(self.n)
         weights = theta[there]
         kernels().scores(*self.arrays, there.astype(np.uint64), weights, scores)
-        scores += theta[-1] - self._center[there] @ weights
+        bias = theta[-1] - self._center[there] @ weights
+        scores += self.beside(bias, slice(None), scores.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             values, residual = self.loss.value_and_residual(scores, target)
             value = float(values @ share)

@@ -171,6 +171,8 @@ class _Dual:
         curvature = of_weights + share * self._of_bias
         self._share, self._curvature = share.astype(dtype), curvature.astype(dtype)
         self._target = objective.target.astype(np.uint32 if self._is_softmax else dtype)
+        none: NumPyArray = np.zeros((0, outputs) if self._is_softmax else 0)
+        self._offset = none if objective.offset is None else objective.offset
         of_user, bias = objective.scaling.to_user(first.theta)
         bias = np.atleast_1d(bias + self._center @ of_user)
         self._residual: NumPyArray = np.zeros(first.scores.shape, dtype)
@@ -207,6 +209,7 @@ class _Dual:
             self._residual,
             self._weights,
             self._bias,
+            self._offset,
             1 / self._l2,
             self._of_bias,
         )
@@ -228,7 +231,8 @@ class _Dual:
         if objective.intercept:
             scores = np.empty((objective.n, *bias.shape))
             for part in objective.rows.slices():
-                scores[part] = objective.rows.block(part) @ weights + bias
+                beside = objective.beside(bias, part, scores.dtype)
+                scores[part] = objective.rows.block(part) @ weights + beside
             objective.reads.rows += objective.n / 2
             bias = bias + self._balance(scores)
         return objective.scaling.from_user(weights, bias)

@@ -47,6 +47,7 @@ def logistic(
     residual: NumPyArray,
     weights: NumPyArray,
     bias: NumPyArray,
+    offset: NumPyArray,
     of_weights: float,
     of_bias: float,
 ) -> tuple[float, float, float]:
@@ -67,10 +68,12 @@ def logistic(
         Those of the dual's residuals.
     bias : numpy.ndarray, (1,)
         In float64: it is the sum of many small steps.
+    offset : numpy.ndarray, (n,) or (0,)
+        What is added to the scores, in float64; empty if nothing is.
     of_weights, of_bias : float
         By how much weights and bias fall with a residual times its share.
     """
-    number = weights.dtype.type
+    number, has_offset = weights.dtype.type, len(offset) > 0
     one, least, tiny = number(1), number(_LEAST), number(_TINY)
     value = distance = of_dual = 0.0
     intercept = bias[0]
@@ -79,7 +82,7 @@ def logistic(
         begin = np.uint64(block) * np.uint64(ROWS)
         for i in range(begin, min(begin + np.uint64(ROWS), n)):
             start, stop = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
-            score = number(intercept)
+            score = number(intercept + offset[i]) if has_offset else number(intercept)
             for at in range(start, stop):
                 score += data[at] * weights[np.uint64(indices[at])]
             c, sign = curvature[i], one - target[i] - target[i]
@@ -200,11 +203,12 @@ def softmax(
     residual: NumPyArray,
     weights: NumPyArray,
     bias: NumPyArray,
+    offset: NumPyArray,
     of_weights: float,
     of_bias: float,
 ) -> tuple[float, float, float]:
-    """Do what `logistic` does, of classes: `residual` is (n, K), `weights` (p, K), `bias` (K,)."""
-    number = weights.dtype.type
+    """Do what `logistic` does, of classes: `residual` and `offset` are (n, K), `weights` (p, K)."""
+    number, has_offset = weights.dtype.type, len(offset) > 0
     outputs = np.uint64(len(bias))
     score, u = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
     step, slope = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
@@ -215,7 +219,7 @@ def softmax(
         for i in range(begin, min(begin + np.uint64(ROWS), n)):
             start, stop = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
             for k in range(outputs):
-                score[k] = number(bias[k])
+                score[k] = number(bias[k] + offset[i, k]) if has_offset else number(bias[k])
                 u[k] = residual[i, k]
             for at in range(start, stop):
                 x, j = data[at], np.uint64(indices[at])
@@ -247,6 +251,7 @@ def softmax_dense(
     residual: NumPyArray,
     weights: NumPyArray,
     bias: NumPyArray,
+    offset: NumPyArray,
     of_weights: float,
     of_bias: float,
 ) -> tuple[float, float, float]:
@@ -255,7 +260,7 @@ def softmax_dense(
     A class's weights lie side by side, so that its score is a sum of products of vectors: for ten
     classes an epoch takes a third of the time, and less than BLAS needs for a gradient.
     """
-    number = weights.dtype.type
+    number, has_offset = weights.dtype.type, len(offset) > 0
     outputs, columns = weights.shape
     score, u = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
     step, slope = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
@@ -265,7 +270,7 @@ def softmax_dense(
             total = number(0)
             for j in range(columns):
                 total += rows[i, j] * weights[k, j]
-            score[k] = total + number(bias[k])
+            score[k] = total + number(bias[k] + offset[i, k] if has_offset else bias[k])
             u[k] = residual[i, k]
         loss, square, of_own = _best(score, u, step, slope, curvature[i], np.uint64(target[i]))
         value += share[i] * loss

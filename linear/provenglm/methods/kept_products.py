@@ -85,7 +85,7 @@ class KeptColumns:
         return np.asarray(self.place[wanted])
 
     def scores(self, theta: NumPyArray) -> NumPyArray | None:
-        """Return the scores of theta (p + 1,), if all features with a coefficient are there."""
+        """Return the scores of theta (p + 1,) without offsets, if all of its features are there."""
         used = np.flatnonzero(theta[:-1])
         if not len(self.place) or (self.place[used] < 0).any():
             return None
@@ -112,7 +112,11 @@ class ByKeptColumns(Objective):
         scores = self.columns.scores(theta)
         if scores is None and not theta[:-1].any():
             scores = np.full(self.n, theta[-1])
-        return super().snapshot(theta) if scores is None else self.at_scores(theta, scores)
+        if scores is None:
+            return super().snapshot(theta)
+        if self.offset is not None:
+            scores += self.offset
+        return self.at_scores(theta, scores)
 
 
 class KeptProducts:

@@ -15,6 +15,7 @@ from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
 from provenglm.model.shifts import centre_unpenalised
+from provenglm.model.triangle import Basis, TriangleMetric, triangle, weighted_rows
 from provenglm.types import NumPyArray
 
 
@@ -37,7 +38,9 @@ class Newton(Method):
         self._has_all = self.is_cheap = len(sample.target) == objective.n
         self.name = "newton-cholesky" if self._has_all else "sampled-newton"
         self._secants = Secants()
-        self._metric: CholeskyMetric | None = None
+        self._metric: CholeskyMetric | TriangleMetric | None = None
+        self._basis: Basis | None = None
+        self._kept: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
         self._last = np.inf
         self._thinned = Thinned.of(objective, len(sample.target))
@@ -74,7 +77,7 @@ class Newton(Method):
 
     def _scores_at(self, point: Snapshot) -> NumPyArray:
         """Return the scores of the sample's rows."""
-        return point.scores if self._has_all else np.asarray(self._sample.rows @ point.theta)
+        return point.scores if self._has_all else self._sample.scores(point.theta)
 
     def _measure(self, point: Snapshot, scores: NumPyArray) -> None:
         """Compute the Hessian, and factor it."""
@@ -86,7 +89,28 @@ class Newton(Method):
             hessian = self._thinned.hessian(point.theta)
         else:
             hessian = sample.hessian(scores)
-        self._metric = CholeskyMetric(hessian, is_exact=self._has_all)
+        self._metric = self._factored(hessian, point)
+
+    def _factored(self, hessian: NumPyArray, point: Snapshot) -> CholeskyMetric | TriangleMetric:
+        """Return the factor of a Hessian, or of its root if that of itself has too few digits."""
+        metric = CholeskyMetric(hessian, self._has_all, self._kept)
+        if not metric.is_rough or not isinstance(self._sample.rows, np.ndarray):
+            return metric
+        if self._basis is None:
+            rows = self._sample.rows * np.sqrt(self._sample.share)[:, None]
+            penalty = np.diag(np.sqrt(self.objective.penalty))
+            self._basis = Basis.of(triangle([rows, penalty], rows.shape[1]))
+            if self._has_all and len(self._basis.rest):
+                outputs = self.objective.loss.outputs
+                base = outputs * np.sort(self._basis.base)
+                self._kept = np.add.outer(base, np.arange(outputs)).ravel()
+                metric = CholeskyMetric(hessian, True, self._kept)
+        if self._basis.is_rough and self.objective.loss.outputs == 1:
+            scores, target = point.scores.astype(np.float64), self.objective.target
+            curvature = self.objective.loss.second_derivative(scores, target).diagonal
+            rows = weighted_rows(self.objective, self.objective.share * curvature)
+            return TriangleMetric(triangle(rows, len(point.theta)))
+        return metric
 
     def _has_changed(self, scores: NumPyArray) -> bool:
         """Whether the curvature is another than that of the metric."""
@@ -134,6 +158,6 @@ class Newton(Method):
         """
         sample, objective = self._sample, self.objective
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
-        curvature = sample.loss.curvature(sample.rows @ theta, sample.target)
+        curvature = sample.loss.curvature(sample.scores(theta), sample.target)
         mean = float((sample.share @ curvature).mean())
         return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)

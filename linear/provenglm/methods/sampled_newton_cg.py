@@ -46,6 +46,8 @@ class SecondMoments:
     def __init__(self, sample: Sample, objective: Objective) -> None:
         theta = objective.null()[0]
         scores = np.broadcast_to(theta[-1], (len(sample.target), *theta[-1].shape))
+        if sample.offset is not None:
+            scores = scores + sample.offset
         curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
         self.moments = sample.gram(sample.share)
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
@@ -184,6 +186,8 @@ class SampleHessian:
         if target.dtype.kind not in "iu":
             target = target.astype(np.float32)
         scores = self._rows @ theta.astype(np.float32)
+        if sample.offset is not None:
+            scores += sample.offset[part]
         self._second: SecondDerivative = loss.second_derivative(scores, target)
         self._second = self._second.astype(np.dtype(np.float32))
         self._share = (share if theta.ndim == 1 else share[:, None]).astype(np.float32)

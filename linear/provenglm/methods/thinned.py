@@ -60,7 +60,7 @@ class Thinned:
         weights, bias = scaling.to_user(theta)
         center = np.zeros_like(scaling.center) if objective.centered else scaling.center
         weights, center = weights.astype(dtype), center.astype(dtype)
-        bias = np.asarray(theta[-1] if objective.centered else bias, dtype)
+        bias = theta[-1] if objective.centered else bias
 
         factor = self._factor(slices)
 
@@ -69,7 +69,7 @@ class Thinned:
             block = self.rows.block(part)
             if objective.centered:
                 block = block - scaling.center
-            scores = block @ weights + bias
+            scores = block @ weights + objective.beside(bias, part, dtype)
             target = objective.targets(part, dtype)
             share = np.ascontiguousarray(objective.share[part])
             if factor is not None:

@@ -56,6 +56,7 @@ def _of_row(problem: Problem) -> int:
     """Return the bytes of a fit for each row: of float64, where float32 has too few digits."""
     of_row = problem.target.itemsize + 8 * _SCORES * problem.loss.outputs
     of_row += 0 if problem.sample_weight is None else _OF_WEIGHTS
+    of_row += 0 if problem.offset is None else 8 * problem.loss.outputs
     return of_row + problem.loss.bytes_of_a_row
 
 

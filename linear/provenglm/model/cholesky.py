@@ -7,11 +7,14 @@ import scipy.linalg
 
 from provenglm.types import NumPyArray
 
-_RIDGE = 1e-12
-"""Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
+_RIDGE = 2.0**-52
+"""Of the diagonal, at first: more only if it is needed to make the Hessian positive definite."""
 
 _RIDGE_OF_FLOAT32 = 1e-10
 """The same where gradients are of float32: they have no digits along directions with less."""
+
+ROUGH = 1e-9
+"""Of a column's square: if others leave less, the factor has lost half of its digits."""
 
 
 def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool]:
@@ -42,14 +45,34 @@ class CholeskyMetric:
         P, which is overwritten.
     is_exact : bool
         Whether gradients have the digits of float64.
+    kept : numpy.ndarray, optional
+        Rows and columns of P; all others get no step.
+
+    Attributes
+    ----------
+    is_rough : bool
+        Whether the factor has lost half of its digits.
     """
 
-    def __init__(self, hessian: NumPyArray, is_exact: bool = False) -> None:
+    def __init__(
+        self, hessian: NumPyArray, is_exact: bool = False, kept: NumPyArray | None = None
+    ) -> None:
+        self._kept = kept
+        if kept is not None:
+            hessian = hessian[np.ix_(kept, kept)]
         self._factor = factor(hessian, _RIDGE if is_exact else _RIDGE_OF_FLOAT32)
+        least = np.square(self._factor[0].diagonal()) < ROUGH * hessian.diagonal()
+        self.is_rough = bool(least.any())
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
         """Return P^-1 times a gradient of theta's shape."""
-        step = scipy.linalg.cho_solve(self._factor, gradient.ravel(), check_finite=False)
+        flat = gradient.ravel()
+        right = flat if self._kept is None else flat[self._kept]
+        step = scipy.linalg.cho_solve(self._factor, right, check_finite=False)
+        if self._kept is not None:
+            whole = np.zeros_like(flat)
+            whole[self._kept] = step
+            step = whole
         return np.asarray(step.reshape(gradient.shape))
 
 

@@ -288,25 +288,16 @@ class Loss(ABC):
         return max(2, self.outputs)
 
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
-        """Whether float32 has too few digits for the scores, of numbers as targets.
+        """Whether float32 has too few digits for the scores.
 
         Parameters
         ----------
         bias : float
-            The best constant.
+            The best constant; with offsets the root mean square of its scores, with their sign.
         value, least : float
             The mean loss there, and its infimum.
         """
         return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * (value - least))
-
-    def without_offset(
-        self, offset: NumPyArray, target: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray | None, NumPyArray | float]:
-        """Return a target, a factor (None for 1) and a constant for which offsets are 0.
-
-        l(z + offset, target) is the factor times l(z, the new target), and the constant.
-        """
-        return target - offset, None, 0.0
 
     def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return residuals that rounding has left outside of the conjugate's domain, inside."""
@@ -770,12 +761,6 @@ class Poisson(Loss):
 
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
         return abs(value) > OFFSET_OF_FLOAT32 * (value - least)
-
-    def without_offset(
-        self, offset: NumPyArray, target: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray | None, NumPyArray | float]:
-        factor = np.exp(offset)
-        return target / factor, factor, -target * offset
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         wanted = float(mean)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from provenglm.model import per_row
+from provenglm.model import null_model, per_row
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import parts_of
@@ -59,7 +59,7 @@ class Snapshot:
     gradient : numpy.ndarray, theta's shape
         The penalty's included.
     scores : numpy.ndarray, (n,) or (n, K)
-        The score table: what the snapshot's gradient of any batch is computed from. Of long data
+        The score table, offsets included: what losses and residuals are computed from. Of long data
         in float32, if they have classes, whatever objective and gradient were computed in.
     sums : Sums, optional
         What objective and gradient were made of, in float64 and for the user's features.
@@ -137,6 +137,8 @@ class Objective:
         The indices of features that vary too little for float64. With a penalty they do not matter.
     reads : Reads
         Shared with the copies of it.
+    offset : numpy.ndarray, (n,) or (n, K), optional
+        What is added to the scores, in float64. All scores that losses get have it.
     is_long : bool
         Whether arrays with a number for each row are gone through in parts: see `per_row`.
     room : int, optional
@@ -161,6 +163,7 @@ class Objective:
     left_out: NumPyArray | None = None
     l1: NumPyArray | None = None
     reads: Reads = field(default_factory=Reads)
+    offset: NumPyArray | None = None
     is_long: bool = False
     room: int | None = None
     deadline: float = math.inf
@@ -194,6 +197,15 @@ class Objective:
         target = self.target[rows]
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
 
+    def beside(self, bias: NumPyArray, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
+        """Return what is added to the products of some rows: intercept and offsets, in `dtype`.
+
+        The sum of the two is taken in float64, because both may be large and cancel.
+        """
+        if self.offset is None:
+            return np.asarray(bias, dtype)
+        return np.asarray(bias + self.offset[rows], dtype)
+
     def block(self, rows: slice | NumPyArray) -> Features:
         """Return a block as the scores are taken from it."""
         block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
@@ -205,7 +217,7 @@ class Objective:
         weights, bias = self.scaling.to_user(theta)
         if self.centered:
             bias = theta[-1]
-        weights, bias = weights.astype(dtype), np.asarray(bias, dtype)
+        weights = weights.astype(dtype)
         outputs = theta.shape[1:]
         of_scores = np.dtype(np.float32) if self.is_long and self.loss.has_classes else dtype
         is_null = not weights.any()
@@ -218,11 +230,12 @@ class Objective:
 
         def of_block(rows: slice) -> tuple[float, NumPyArray, NumPyArray, NumPyArray | float]:
             block = self.block(rows)
+            beside = self.beside(bias, rows, dtype)
             if is_null:
-                score = np.full((rows.stop - rows.start, *outputs), bias)
+                score = np.full((rows.stop - rows.start, *outputs), beside)
             else:
                 score = block @ weights
-                score += bias
+                score += beside
             scores[rows] = score
             value, residual = self.loss.value_and_residual(score, self.targets(rows, dtype))
             share = np.ascontiguousarray(self.share[rows])
@@ -345,20 +358,13 @@ class Objective:
 
     def null(self) -> tuple[NumPyArray, float]:
         """Return theta and objective of the model without features."""
-        loss, target, share = self.loss, self.target, self.share
-        if self.is_long or loss.has_classes:
-            target, share = per_row.summary(loss, target, share)
+        loss, given = self.loss, (self.loss, self.target, self.share, self.offset)
         bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
         if self.intercept:
-            bias = np.asarray(loss.null_scores(target, share), np.float64)
+            bias = null_model.best_intercept(*given, self.is_long)
         theta = np.zeros((len(self.penalty), *bias.shape))
         theta[-1] = bias
-        if not loss.has_classes:
-            target, share = self.target, self.share
-        scores = np.broadcast_to(bias, (len(target), *bias.shape))
-        if self.is_long and not loss.has_classes:
-            return theta, per_row.mean(share, lambda part: loss.value(scores[part], target[part]))
-        return theta, float(np.asarray(loss.value(scores, target), np.float64) @ share)
+        return theta, null_model.mean_loss(*given, bias, self.is_long)
 
     def parts(self) -> list[slice]:
         """Return the parts in which to go through what has a number for each row."""

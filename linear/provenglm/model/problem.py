@@ -1,7 +1,7 @@
 r"""What is minimised.
 
 .. math::
-    F(W, b) = \frac{\sum_i s_i\, l(x_i W + b, y_i)}{\sum_i s_i} + \frac{\lambda}{2} \|W\|^2
+    F(W, b) = \frac{\sum_i s_i\, l(x_i W + b + o_i, y_i)}{\sum_i s_i} + \frac{\lambda}{2} \|W\|^2
         + \mu \|W\|_1
 """
 
@@ -37,6 +37,8 @@ class Problem:
     fit_intercept : bool
     l1 : float
         The strength of the penalty on sizes, 0 or greater.
+    offset : numpy.ndarray, (n,) or (n, K), optional
+        What is added to the scores, float64; of K outputs a column each.
     """
 
     features: Data
@@ -46,6 +48,7 @@ class Problem:
     sample_weight: NumPyArray | None = None
     fit_intercept: bool = True
     l1: float = 0.0
+    offset: NumPyArray | None = None
 
     @property
     def is_long(self) -> bool:

@@ -27,6 +27,8 @@ class Sample:
     penalty : numpy.ndarray, (p + 1,)
     indices : numpy.ndarray, (s,), optional
         Which of the problem's rows these are; one may be there several times.
+    offset : numpy.ndarray, (s,) or (s, K), optional
+        What is added to the scores.
     """
 
     rows: Any
@@ -37,13 +39,26 @@ class Sample:
     workers: Workers
     rare: NumPyArray | None = None
     indices: NumPyArray | None = None
+    offset: NumPyArray | None = None
 
     def head(self, count: int) -> Sample:
         """Return the first rows alone, as a sample."""
         share = self.share[:count]
         rows, target = self.rows[:count], self.target[:count]
         indices = None if self.indices is None else self.indices[:count]
-        return replace(self, rows=rows, target=target, share=share / share.sum(), indices=indices)
+        return replace(
+            self,
+            rows=rows,
+            target=target,
+            share=share / share.sum(),
+            indices=indices,
+            offset=None if self.offset is None else self.offset[:count],
+        )
+
+    def scores(self, theta: NumPyArray) -> NumPyArray:
+        """Return the scores at `theta`, offsets included."""
+        scores: NumPyArray = self.rows @ theta
+        return scores if self.offset is None else scores + self.offset
 
     def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
         """Return the objective from the scores at `theta`."""

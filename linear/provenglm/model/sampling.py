@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from provenglm import constants
-from provenglm.model import per_row
+from provenglm.model import null_model, per_row
 from provenglm.model.budget import room
 from provenglm.model.coordinates import coordinates, in_coordinates
 from provenglm.model.csr_sample import CenteredRows, SparseSample, Spread, is_sparser, spread
@@ -105,6 +105,7 @@ def prepare(
         rare=rare,
         left_out=left_out,
         reads=Reads(0.0 if len(drawn) == rows.shape[0] else len(drawn)),
+        offset=problem.offset,
         is_long=problem.is_long,
         room=room(problem),
     )
@@ -136,6 +137,7 @@ def _as_they_are(
         intercept=problem.fit_intercept,
         workers=workers,
         reads=Reads(),
+        offset=problem.offset,
     )
     return objective, _no_sample(objective)
 
@@ -195,19 +197,17 @@ def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
 
 
 def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
-    """Whether float32 would lose what matters in the size of the targets or of the loss."""
-    loss, target = problem.loss, problem.target
-    if loss.has_classes:
+    """Whether float32 would lose what matters in the size of the scores or of the loss."""
+    loss, target, offset, is_long = problem.loss, problem.target, problem.offset, problem.is_long
+    if loss.has_classes and offset is None:
         return False
-    few = per_row.summary(loss, target, share) if problem.is_long else (target, share)
-    bias = np.asarray(loss.null_scores(*few) if problem.fit_intercept else 0.0)
-    if problem.is_long:
-        value = per_row.mean(share, lambda part: loss.value(np.full(1, bias), target[part]))
-        least = per_row.mean(share, lambda part: loss.least(target[part]))
-    else:
-        value = float(share @ loss.value(np.broadcast_to(bias, target.shape), target))
-        least = float(share @ loss.least(target))
-    return loss.is_far_off(float(bias), value, least)
+    bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
+    if problem.fit_intercept:
+        bias = null_model.best_intercept(loss, target, share, offset, is_long)
+    value = null_model.mean_loss(loss, target, share, offset, bias, is_long)
+    least = per_row.mean(share, lambda part: loss.least(target[part]))
+    size = float(bias) if offset is None else null_model.size_of_scores(share, offset, bias)
+    return loss.is_far_off(size, value, least)
 
 
 def draw(
@@ -402,6 +402,7 @@ def objective_of(sample: Sample, objective: Objective) -> Objective:
         rows=rows,
         target=sample.target,
         share=sample.share,
+        offset=sample.offset,
         scaling=scaling,
         centered=False,
         moments=None,
@@ -430,6 +431,7 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
         objective.workers,
         rare=objective.rare,
         indices=drawn,
+        offset=None if objective.offset is None else objective.offset[drawn],
     )
 
 

@@ -16,7 +16,7 @@ class StopReason(Enum):
 
     CONVERGED = "the optimum is as near as tol asks"
     ESTIMATED = "an estimate says that the optimum is as near as tol asks"
-    ROUNDING = "no step leads lower: what is left is rounding"
+    ROUNDING = "no step leads lower: an estimate says that what is left is rounding"
     UNPROVEN = "an estimate says that the optimum is as near as tol asks, but nothing proves it"
     ROUNDED = "coef_ and intercept_ have no more digits"
     MAX_ITER = "max_iter snapshots were taken"

@@ -261,12 +261,6 @@ class Tweedie(Loss):
         curvature = np.exp(self._b * bias)
         return super().is_far_off(bias, value / curvature, least / curvature)
 
-    def without_offset(
-        self, offset: NumPyArray, target: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray | None, NumPyArray | float]:
-        factor = np.exp(self._b * offset) if self._b else None
-        return target * np.exp(-offset), factor, 0.0
-
 
 @dataclass(frozen=True)
 class Gamma(Tweedie):

@@ -119,6 +119,7 @@ class Folds:
             features=rows_of(whole.features).take(rows),
             target=whole.target[rows],
             sample_weight=weight[rows],
+            offset=None if whole.offset is None else whole.offset[rows],
         )
 
 

@@ -112,6 +112,14 @@ class Walk:
         self.at = value
 
 
+def beside(offset: NumPyArray | None, biases: NumPyArray, rows: slice) -> NumPyArray:
+    """Return what is added to the scores of some rows, which broadcasts to (points K, rows)."""
+    if offset is None:
+        return biases[:, None]
+    each = offset[rows].reshape(rows.stop - rows.start, -1)
+    return np.asarray(biases[:, None] + np.tile(each, len(biases) // each.shape[1]).T)
+
+
 class JointPath:
     """All folds from point to point.
 
@@ -213,7 +221,7 @@ class JointPath:
         """Compute the Hessian again, at the mean of the folds, if the curvature has changed."""
         sample = self._sample
         theta = np.mean([walk.at.theta for walk in walks], axis=0)
-        scores = sample.rows @ theta
+        scores = sample.scores(theta)
         curvature = sample.loss.curvature(scores, sample.target)
         if self._hessian is not None:
             change = np.abs(curvature - self._curvature).mean()
@@ -280,12 +288,12 @@ class JointPath:
         users = [whole.scaling.to_user(theta) for _, theta in points]
         weights = np.hstack([weights.reshape(len(weights), -1) for weights, _ in users])
         bias = [theta[-1] for _, theta in points] if whole.centered else [b for _, b in users]
-        biases = np.concatenate([np.atleast_1d(b) for b in bias])[:, None]
+        biases = np.concatenate([np.atleast_1d(b) for b in bias])
         scores = np.empty((len(biases), whole.n))
 
         def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
             block, target = whole.block(rows), whole.targets(rows, scores.dtype)
-            score = np.add((block @ weights).T, biases, order="C")
+            score = np.add((block @ weights).T, beside(whole.offset, biases, rows), order="C")
             scores[:, rows] = score
             share = np.stack([objective.share[rows] for objective, _ in points])
             if outputs == 1:

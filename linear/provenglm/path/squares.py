@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +120,10 @@ def solve(
         objective, _ = session.prepare()
         groups = _groups(folds)
         assert groups is not None
+        if objective.offset is not None:
+            # Of a squared loss that is the same.
+            target = objective.target - objective.offset
+            objective = replace(objective, target=target, offset=None)
         center = objective.mean_target() if objective.intercept else 0.0
         sums = _sums(objective, folds, groups, center)
     paths = []

@@ -23,7 +23,7 @@ of every rounding error in it (there, "Rounding").
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -37,7 +37,10 @@ from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss, Noise
 from provenglm.model.objective import Scaling, Snapshot, Sums
 from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
+from provenglm.model.triangle import parts_of_triangle
+from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
 from provenglm.rows.base import Rows
+from provenglm.rows.blocks import parts_of
 from provenglm.rows.csr import made_of
 from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
 from provenglm.rows.products import column_products, column_squares, row_squares
@@ -109,9 +112,13 @@ class Point:
     size : numpy.ndarray, (w,)
         Root mean squares of the features, at most.
     constant : float
-        The sizes of what the scores of all rows have in common, at most.
+        The sizes of intercept and offset in the scores, at most.
     is_free : bool
         Whether there is no penalty at all.
+    has_corners : bool
+        Whether there is an L1 penalty.
+    noise : float
+        Root mean square of what rounding of the scores may have done to residuals, at most.
     """
 
     objective: float
@@ -125,6 +132,8 @@ class Point:
     size: NumPyArray
     constant: float
     is_free: bool
+    has_corners: bool
+    noise: float
 
 
 class Some(NamedTuple):
@@ -134,13 +143,13 @@ class Some(NamedTuple):
     ----------
     parts : sequence of slice
     get : callable
-        Returns features, targets and shares of one part.
+        Returns features, targets, shares and offsets of one part: the last are (rows, K), or 0.
     scaling : Scaling, optional
         The coordinates of its features, if they are not those of the certificate.
     """
 
     parts: Sequence[slice]
-    get: Callable[[slice], tuple[Any, NumPyArray, NumPyArray]]
+    get: Callable[[slice], tuple[Any, NumPyArray, NumPyArray, NumPyArray | float]]
     scaling: Scaling | None = None
 
 
@@ -159,6 +168,8 @@ class Certificate:
     scale : numpy.ndarray, (p,)
         About their deviations, above 0.
     workers : Workers
+    offset : numpy.ndarray, (n,) or (n, K), optional
+        What is added to the scores.
     """
 
     def __init__(
@@ -171,19 +182,21 @@ class Certificate:
         center: NumPyArray,
         scale: NumPyArray,
         workers: Workers,
+        offset: NumPyArray | None = None,
     ) -> None:
         self._rows = rows.precise()
         self._target, self._share = target, share
         self.loss = loss
         self._has_intercept = has_intercept
         is_dense = not self._rows.is_sparse
-        offset = float(np.abs(center / scale).max(initial=0.0))
-        is_centred = has_intercept and is_dense and offset > OFFSET_OF_FLOAT32
+        farthest = float(np.abs(center / scale).max(initial=0.0))
+        is_centred = has_intercept and is_dense and farthest > OFFSET_OF_FLOAT32
         self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
         self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
         self._is_moved = bool(self._center.any() or (self._scale != 1).any())
         self._workers = workers
+        self._offset = None if offset is None else offset.reshape(len(offset), -1)
         self._squares: NumPyArray | None = None
         self.n, self.p = rows.shape
         self.width = self.p + has_intercept
@@ -193,9 +206,9 @@ class Certificate:
     def all(self) -> Some:
         """Return the set of all rows."""
 
-        def get(part: slice) -> tuple[Any, NumPyArray, NumPyArray]:
-            block = self._moved(self._rows.block(part))
-            return block, self._target[part], np.ascontiguousarray(self._share[part])
+        def get(part: slice) -> tuple[Any, NumPyArray, NumPyArray, NumPyArray | float]:
+            block, share = self._moved(self._rows.block(part)), self._share[part]
+            return block, self._target[part], np.ascontiguousarray(share), self._offsets(part)
 
         return Some(self._rows.slices(), get)
 
@@ -205,7 +218,15 @@ class Certificate:
         rows = self._rows.pick(indices)
         target, share = self._target[indices], np.asarray(self._share[indices])
         parts = _parts(slice(0, len(indices)), constants.BLOCK_ROWS)
-        return Some(parts, lambda part: (self._moved(rows[part]), target[part], share[part]))
+        return Some(
+            parts,
+            lambda part: (
+                self._moved(rows[part]),
+                target[part],
+                share[part],
+                self._offsets(indices[part]),
+            ),
+        )
 
     def of_sample(self, sample: Sample, scaling: Scaling) -> Some | None:
         """Return the set of a sample's rows, or None if its coordinates are not those of a proof.
@@ -220,8 +241,28 @@ class Certificate:
         _, place, copies = np.unique(sample.indices, return_inverse=True, return_counts=True)
         rows, target = sample.rows[:, : self.p], sample.target
         share = self._share[sample.indices] / copies[place]
-        parts = _parts(slice(0, len(rows)), constants.BLOCK_ROWS)
-        return Some(parts, lambda part: (rows[part], target[part], share[part]), scaling)
+        parts, indices = _parts(slice(0, len(rows)), constants.BLOCK_ROWS), sample.indices
+        return Some(
+            parts,
+            lambda part: (rows[part], target[part], share[part], self._offsets(indices[part])),
+            scaling,
+        )
+
+    def _offsets(self, rows: slice | NumPyArray) -> NumPyArray | float:
+        return 0.0 if self._offset is None else self._offset[rows]
+
+    def _size_of_offsets(self) -> tuple[float, float]:
+        """Return the root mean square and the largest size; of several outputs the largest."""
+        if self._offset is None:
+            return 0.0, 0.0
+        square = largest = 0.0
+        for part in parts_of(self.n, self._offset.shape[1]):
+            sizes = np.abs(self._offset[part]).max(axis=1)
+            # What weighs nothing has no say.
+            sizes[self._share[part] == 0] = 0
+            square += float(self._share[part] @ np.square(sizes))
+            largest = max(largest, float(sizes.max()))
+        return np.sqrt(square), largest
 
     def _moved(self, block: Any) -> Any:
         if issparse(block):
@@ -266,14 +307,15 @@ class Certificate:
             -np.clip(gradient, -slopes[:, None], slopes[:, None]),
         )
         size = np.sqrt(squares)
-        # Of a score: a sum of p + 2 products of centred features, each of them rounded once.
+        # Of a score: a sum of p + 2 products of centred features and an offset, each rounded once.
         largest = np.abs(coef).max(axis=1)
-        scores = largest @ size + np.abs(bias).max()
+        of_offset, largest_offset = self._size_of_offsets()
+        scores = largest @ size + np.abs(bias).max() + of_offset
         moved = (self.p + 6) * UNIT * float(scores)
         longest = max((part.stop - part.start for part in everything.parts), default=0)
         count = longest + len(everything.parts) + 6
-        each = 1.72 * noise.slope * moved + 6 * UNIT * np.sqrt(noise.square)
-        each += count * UNIT * float(np.sqrt(residual))
+        of_scores = 1.72 * noise.slope * moved + 6 * UNIT * float(np.sqrt(noise.square))
+        each = of_scores + count * UNIT * float(np.sqrt(residual))
         error = np.full((self.p, k), 4 * np.finfo(float).tiny) + (1.01 * size * each)[:, None]
         error += 4 * UNIT * (penalty[:, None] * np.abs(coef) + np.abs(gradient))
         gradient = gradient + q
@@ -301,8 +343,10 @@ class Certificate:
             extra=extra,
             is_centred=is_centred,
             size=size,
-            constant=float(np.abs(bias).max()),
+            constant=float(np.abs(bias).max()) + largest_offset,
             is_free=not (model.l2 > 0 or model.l1 > 0),
+            has_corners=model.l1 > 0,
+            noise=of_scores,
         )
         numbers = (objective, gradient, error)
         is_number = all(np.isfinite(number).all() for number in numbers)
@@ -313,8 +357,8 @@ class Certificate:
         knows_squares = self._squares is not None
 
         def of_part(part: slice) -> _Sums:
-            block, target, share = everything.get(part)
-            scores = self._flat(block @ coef + bias)
+            block, target, share, offset = everything.get(part)
+            scores = self._flat(block @ coef + (bias + offset))
             value, residual = self.loss.value_and_residual(scores, target)
             square, noise = self._of_residuals(scores, residual, target, share)
             weighted = share[:, None] * residual.reshape(len(share), -1)
@@ -375,7 +419,7 @@ class Certificate:
             everything = self.all()
 
             def of_part(part: slice) -> NumPyArray:
-                block, _, share = everything.get(part)
+                block, _, share, _ = everything.get(part)
                 return column_squares(block, share)
 
             self._squares = np.zeros(self.p)
@@ -402,6 +446,7 @@ class Certificate:
         if not 0.5 * float((rest[used] / penalty[used]).sum()) <= enough:
             return np.inf
         mean, weight, farthest = self._least_curvature(point)
+        weight *= 1 - 1e-9 - 8 * UNIT * point.constant
         square = 0.0
         if self._has_intercept:
             if not weight > 0:
@@ -410,7 +455,7 @@ class Certificate:
             shift = mean[:, None] * point.gradient[-1]
             gradient = np.abs(point.gradient[: self.p] - shift)
             error += np.abs(mean)[:, None] * point.error[-1] + 4 * UNIT * np.abs(shift)
-            square = float(np.square(last).sum()) / (weight * (1 - 1e-9))
+            square = float(np.square(last).sum()) / weight
             rest = np.square(gradient + error).sum(axis=1)
             if (rest[penalty == 0] > 0).any():
                 return np.inf
@@ -441,8 +486,8 @@ class Certificate:
         everything = self.all()
 
         def of_part(part: slice) -> tuple[NumPyArray, float, float]:
-            block, target, share = everything.get(part)
-            scores = block @ coef + point.bias
+            block, target, share, offset = everything.get(part)
+            scores = block @ coef + (point.bias + offset)
             flat = scores[:, 0] if loss.outputs == 1 else scores
             curvature = share * loss.least_curvature(flat, target)
             reached = row_squares(block, reach)
@@ -520,11 +565,64 @@ class Certificate:
         scored = float(np.sqrt(squares / frobenius))
         return self._with_step(point, rows, step, norm_of, norms_of, scored)
 
+    def by_rotation(self, point: Point) -> float:
+        """Return the bound in coordinates in which all rows are orthonormal: see `orthogonal`.
+
+        Without L1, and without a step v: norms stand for falls, and of classes the least
+        probability for their curvature. If columns are sums of others but for rounding, it is one
+        for coefficients that are at most `LARGEST_RATIO` times as large.
+        """
+        loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
+        if point.has_corners:
+            return np.inf
+        everything, parts = self.all(), parts_of_triangle(self.n, width)
+        center, theta = np.zeros(p), point.theta
+        if self._has_intercept:
+            for part in parts:
+                block, _, share, _ = everything.get(part)
+                center += share @ block
+        if point.is_centred:
+            theta = theta - theta.mean(axis=1, keepdims=True)
+        weights: list[NumPyArray] = []
+        farthest = [0.0]
+
+        def blocks() -> Iterator[RowsOfAProof]:
+            weights.clear()
+            for part in parts:
+                block, target, share, offset = everything.get(part)
+                block = _dense(block)
+                scores = self._flat(block @ point.theta[:p] + (point.bias + offset))
+                weights.append(share * loss.least_curvature(scores, target))
+                farthest.append(float((np.abs(block) @ np.abs(point.theta[:p])).max()))
+                features = np.hstack([block - center, np.ones((len(block), width - p))])
+                residual = loss.residual(scores, target).reshape(len(block), k)
+                yield RowsOfAProof(features, share, weights[-1], residual)
+            roots, one = np.sqrt(point.penalty), np.ones(width)
+            yield RowsOfAProof(np.diag(roots), one, one, roots[:, None] * theta)
+
+        found = rotated(blocks, width)
+        if found is None:
+            return np.inf
+        weight = np.concatenate(weights)
+        of_penalty = float(point.penalty @ np.square(theta).sum(axis=1))
+        noise = np.sqrt(k) * np.hypot(point.noise, 8 * UNIT * np.sqrt(of_penalty))
+        tau = found.norm + found.of_noise * noise
+        used = weight > 0
+        norms = np.minimum(found.norms[: self.n][used], 1.01 / np.sqrt(weight[used]))
+        spread = np.sqrt(2) if k > 1 else 1.0
+        of_curvature = 16 * UNIT
+        if loss.has_falls:
+            of_curvature += 2 * (p + 12) * UNIT * (max(farthest) + point.constant)
+        t = loss.first_fall + loss.slope * spread * tau * float(norms.max(initial=0.0))
+        size = float(np.linalg.norm(found.sizes[:, None] * theta))
+        bound = self._bound(0.0, tau, (1 + of_curvature) * t, point) * (1 + 2 * of_curvature)
+        return bound + LARGEST_RATIO * size * found.left
+
     def _moments(self, rows: Some) -> NumPyArray:
         """Return the products of the columns in some rows, (w, w)."""
 
         def of_part(part: slice) -> NumPyArray:
-            block, _, share = rows.get(part)
+            block, _, share, _ = rows.get(part)
             return gram_of_block(block, share, ones=self._has_intercept)
 
         products = self._workers.map(of_part, rows.parts, together=1)
@@ -671,8 +769,8 @@ class Certificate:
         shift = step[-1] if self._has_intercept else np.zeros(k)
 
         def of_part(part: slice) -> tuple[Any, ...]:
-            block, target, share = rows.get(part)
-            scores, along = block @ coef + point.bias, block @ step[:p] + shift
+            block, target, share, offset = rows.get(part)
+            scores, along = block @ coef + (point.bias + offset), block @ step[:p] + shift
             flat, moved = (scores, along) if k > 1 else (scores[:, 0], along[:, 0])
             change, square, fall = loss.change(flat, target, moved)
             weighted = (share * change.T).T.reshape(len(share), k)
@@ -735,8 +833,8 @@ class Certificate:
         coef = point.theta[:p]
 
         def of_part(part: slice) -> NumPyArray:
-            block, target, share = rows.get(part)
-            scores = block @ coef + point.bias
+            block, target, share, offset = rows.get(part)
+            scores = block @ coef + (point.bias + offset)
             weights: Weights
             if k == 1:
                 weights = share * loss.sure_curvature(scores[:, 0], target)

@@ -32,6 +32,7 @@ def certificate_of(objective: Objective) -> Certificate:
         scaling.center,
         np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used),
         objective.workers,
+        objective.offset,
     )
 
 
@@ -129,6 +130,8 @@ class Prover:
                 gap = min(gap, certificate.without_a_step(point, enough))
             if gap > enough and self.has_factor and not is_cheap:
                 gap = min(gap, certificate.by_a_factor(point, self._some(known, near)))
+            if gap > enough and self.has_factor and len(self._problem.target) <= self._most:
+                gap = min(gap, certificate.by_rotation(point))
         return point.objective, gap
 
     def reach(self, known: Snapshot) -> float:
@@ -153,7 +156,7 @@ class Prover:
             if self._of_sample is not None:
                 sample = self._sample
                 share = self._of_sample.get(slice(0, len(sample.rows)))[2]
-                scores = sample.rows @ known.theta
+                scores = sample.scores(known.theta)
                 each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
                 own, whole = (float((some @ each).sum()) for some in (share, sample.share))
                 self._curvature = own / whole if whole > 0 else 0.0

@@ -49,8 +49,8 @@ class Chunks:
         Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': the resident memory that `fit` may
         add to its arguments and to what the process has. It includes the numbers that a fit has for
         each row: about 25 bytes for each class of three or more (for two classes, and for a
-        regression, 25 to 50), and 16 for weights. The default is 1 GB, or twice what these numbers
-        need if that is more.
+        regression, 25 to 50), 16 for weights, and 8 for the offset of each score. The default is
+        1 GB, or twice what these numbers need if that is more.
 
     Attributes
     ----------
