@@ -399,7 +399,7 @@ class _Search:
         self.center = far_means(problem)
         scale, at = self._beginning(start)
         least = 1e-12 * scale
-        secant = _Secant()
+        secant, tries = _Secant(), 0
         for _ in range(constants.MOST_STEPS):
             solution = self._solve(scale, at)
             residual = problem.target - solution.scores[:, 0]
@@ -408,7 +408,8 @@ class _Search:
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
             is_near = solution.gap <= self._wanted(solution.objective)
-            if solution.reason.is_cut_off or is_near or solution.decrement <= self._rounding():
+            tries += solution.decrement <= self._rounding()
+            if solution.reason.is_cut_off or is_near or tries > constants.TRIES:
                 break
             if abs(following - x) <= _SAME_LOG:
                 solution = replace(solution, reason=StopReason.STALLED)

@@ -317,3 +317,22 @@ def test_it_is_where_the_path_of_a_vanishing_penalty_ends(loss: str) -> None:
         l2 = np.array([alpha] * 4 + [0.0])
         path = Rational(rows, y, share, losses[loss], l2).least()[1].astype(float)
         assert np.abs(found - path).max() <= 100 * alpha + 1e-9
+
+
+@pytest.mark.parametrize("loss", ["squared", "poisson", "logistic"])
+def test_offsets_are_in_the_scores(loss: str) -> None:
+    random = np.random.default_rng(7)
+    X = random.standard_normal((300, 3))
+    X = np.column_stack([X, X[:, 0] + 1e-7 * random.standard_normal(300)])
+    offset = random.standard_normal(300)
+    y = {
+        "squared": X[:, 0] + offset + random.standard_normal(300),
+        "poisson": random.poisson(np.exp(X[:, 0] / 2 + offset)),
+        "logistic": random.random(300) < 1 / (1 + np.exp(-X[:, 0] - offset)),
+    }[loss]
+    model = all_fits()[loss]().fit(X, y, offset=offset)
+    assert model.stop_reason_ == "the optimum is as near as tol asks"
+    scores = X @ np.ravel(model.coef_) + model.intercept_ + offset
+    mean = {"squared": scores, "poisson": np.exp(scores), "logistic": 1 / (1 + np.exp(-scores))}
+    rows = np.column_stack([X[:, :3], (X[:, 3] - X[:, 0]) * 1e7, np.ones(300)])
+    assert np.abs(rows.T @ (mean[loss] - y)).max() / 300 < 1e-4

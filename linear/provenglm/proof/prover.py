@@ -130,7 +130,8 @@ class Prover:
                 gap = min(gap, certificate.without_a_step(point, enough))
             if gap > enough and self.has_factor and not is_cheap:
                 gap = min(gap, certificate.by_a_factor(point, self._some(known, near)))
-            if gap > enough and self.has_factor and len(self._problem.target) <= self._most:
+            numbers = float(len(self._problem.target)) * self._width**2
+            if gap > enough and self.has_factor and numbers <= constants.LARGEST_PROOF:
                 gap = min(gap, certificate.by_rotation(point))
         return point.objective, gap
 
