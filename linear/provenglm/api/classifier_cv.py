@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
-from sklearn.metrics import get_scorer, make_scorer
+from sklearn.metrics import get_scorer
 
 from provenglm.api.classifier import GLMClassifier
+from provenglm.api.routing import with_classes
 from provenglm.api.scoring import PointOfPath, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated, Solve
 from provenglm.api.validation import (
-    Labels,
     check_features,
     check_labels,
     check_offset,
@@ -27,7 +25,7 @@ from provenglm.api.validation import (
 from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
-from provenglm.path.folds import Folds, PathPoint
+from provenglm.path.folds import PathPoint
 from provenglm.rows.large import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
@@ -40,63 +38,6 @@ _LEAST_C, _MOST_C = -4, 4
 
 class _ClassifierAtPoint(PointOfPath, GLMClassifier):
     """A classifier with the coefficients of one point of the path."""
-
-
-@dataclass(frozen=True)
-class _LabelledData(CheckedData):
-    """The checked data of a classifier.
-
-    Attributes
-    ----------
-    codes : numpy.ndarray, (n,)
-        Index of each row's class in `classes`; -1 if the class is left out.
-    """
-
-    classes: NumPyArray
-    codes: NumPyArray
-
-    def check_folds(self, folds: Folds) -> None:
-        classes, codes = self.classes, self.problem.target
-        for fold in range(len(folds)):
-            sums = np.bincount(codes, weights=folds.weight(fold), minlength=len(classes))
-            if not sums.all():
-                place = int(np.argmin(sums))
-                rows = int((codes == place).sum())
-                raise ValueError(
-                    f"the training rows of fold {fold} contain none of the {rows} rows of the "
-                    f"class {classes[place]!s} with a positive weight, so its score would have no "
-                    "finite optimum: use sklearn.model_selection.StratifiedKFold with "
-                    "shuffle=True, and no more folds than the class has rows"
-                )
-
-    def model(self) -> PointOfPath:
-        model = _ClassifierAtPoint()
-        model.classes_ = self.classes
-        return model
-
-    def own_scores(
-        self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
-    ) -> list[float]:
-        return [
-            _accuracy(scores, self.codes[test], weight)
-            for scores in scores_of_points(self.problem, test, path)
-        ]
-
-    def scores(
-        self, scorer: Any, path: Sequence[PathPoint], test: NumPyArray, params: Mapping[str, Any]
-    ) -> list[float]:
-        classes = self.classes
-        try:
-            return super().scores(_knows_classes(scorer, classes), path, test, params)
-        except ValueError as error:
-            own = self.target[test]
-            unknown = own[~np.isin(own, classes)]
-            if scorer is None or not len(unknown):
-                raise
-            raise ValueError(
-                f"scoring is not defined for rows of the class {unknown[0]!s}, which has weight 0 "
-                f"and is never predicted ({error}): drop its rows, or use another scoring"
-            ) from error
 
 
 class GLMClassifierCV(CrossValidated, GLMClassifier):
@@ -265,8 +206,58 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):
             fit_intercept=bool(self.fit_intercept),
             offset=check_offset(joined("offset", offset, X), len(labels.codes), loss.outputs),
         )
-        target = given.classes[given.codes]
-        return _LabelledData(problem, target, own_weight, labels.classes, _codes(given, labels))
+        model = _ClassifierAtPoint()
+        model.classes_ = labels.classes
+        return CheckedData(problem, given.classes[given.codes], own_weight, model, labels.classes)
+
+    def _check_fold(self, data: CheckedData, fold: int, weight: NumPyArray) -> None:
+        assert data.classes is not None
+        classes, codes = data.classes, data.problem.target
+        sums = np.bincount(codes, weights=weight, minlength=len(classes))
+        if not sums.all():
+            place = int(np.argmin(sums))
+            rows = int((codes == place).sum())
+            raise ValueError(
+                f"the training rows of fold {fold} contain none of the {rows} rows of the "
+                f"class {classes[place]!s} with a positive weight, so its score would have no "
+                "finite optimum: use sklearn.model_selection.StratifiedKFold with "
+                "shuffle=True, and no more folds than the class has rows"
+            )
+
+    def _own_scores(
+        self,
+        data: CheckedData,
+        path: Sequence[PathPoint],
+        test: NumPyArray,
+        weight: NumPyArray | None,
+    ) -> list[float]:
+        assert data.classes is not None
+        # A class whose samples all have weight 0 is never predicted.
+        codes = np.searchsorted(data.classes, data.target[test])
+        codes[~np.isin(data.target[test], data.classes)] = -1
+        each = scores_of_points(data.problem, test, path)
+        return [_accuracy(scores, codes, weight) for scores in each]
+
+    def _scored(
+        self,
+        data: CheckedData,
+        scorer: Any,
+        path: Sequence[PathPoint],
+        test: NumPyArray,
+        params: Mapping[str, Any],
+    ) -> list[float]:
+        classes, own = data.classes, data.target[test]
+        assert classes is not None
+        try:
+            return super()._scored(data, with_classes(scorer, classes), path, test, params)
+        except ValueError as error:
+            unknown = own[~np.isin(own, classes)]
+            if scorer is None or not len(unknown):
+                raise
+            raise ValueError(
+                f"scoring is not defined for rows of the class {unknown[0]!s}, which has weight 0 "
+                f"and is never predicted ({error}): drop its rows, or use another scoring"
+            ) from error
 
     def _solver(self) -> Solve:
         return solve
@@ -287,35 +278,7 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):
         )
 
 
-def _codes(given: Labels, labels: Labels) -> NumPyArray:
-    """Return each row's index in `labels.classes`; -1 if all samples of its class have weight 0."""
-    if len(labels.classes) == len(given.classes):
-        return labels.codes
-    known = np.isin(given.classes, labels.classes)
-    return np.where(known[given.codes], labels.codes.astype(np.int64), -1)
-
-
 def _accuracy(scores: NumPyArray, codes: NumPyArray, weight: NumPyArray | None) -> float:
     """Return the accuracy; `codes` are the indices of the true classes."""
     best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(axis=1)
     return float(np.average(best == codes, weights=weight))
-
-
-def _knows_classes(scorer: Any, classes: NumPyArray) -> Any:
-    """Return the scorer with `labels` set to the classes, if its function has this parameter.
-
-    LogisticRegressionCV does the same, because a test set may lack some classes.
-    """
-    function = getattr(scorer, "_score_func", None)
-    known = inspect.signature(function).parameters if function is not None else ()
-    if function is None or "labels" not in known:
-        return scorer
-    arguments: dict[str, Any] = {"labels": classes, **getattr(scorer, "_kwargs", {})}
-    if len(classes) == 2 and "pos_label" in known:
-        arguments = {"pos_label": classes[-1], **arguments}
-    return make_scorer(
-        function,
-        greater_is_better=scorer._sign == 1,
-        response_method=scorer._response_method,
-        **arguments,
-    )

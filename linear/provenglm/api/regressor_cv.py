@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from provenglm.api.validation import (
 from provenglm.model.losses import Loss, explained_deviance
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
-from provenglm.path.folds import Folds, PathPoint
+from provenglm.path.folds import PathPoint
 from provenglm.rows.kinds import rows_of
 from provenglm.rows.large import joined
 from provenglm.rows.products import column_products
@@ -41,43 +40,6 @@ _OF_THE_GREATEST = 1e-3
 
 class _RegressorAtPoint(PointOfPath, GLMRegressor):
     """A regressor with the coefficients of one point of the path."""
-
-
-@dataclass(frozen=True)
-class _Numbers(CheckedData):
-    """The checked data of a regressor.
-
-    Attributes
-    ----------
-    at_point : PointOfPath
-        The estimator that scorers get.
-    scorer : callable
-        The scorer if `scoring` is None.
-    """
-
-    at_point: PointOfPath
-    scorer: Any
-
-    def check_folds(self, folds: Folds) -> None:
-        for fold in range(len(folds)):
-            try:
-                self.problem.loss.check_target(self.problem.target, folds.weight(fold))
-            except ValueError as error:
-                raise ValueError(f"in the training rows of fold {fold}, {error}") from error
-
-    def model(self) -> PointOfPath:
-        return self.at_point
-
-    def own_scores(
-        self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
-    ) -> list[float]:
-        problem, target = self.problem, self.target
-        if not problem.loss.has_logarithm:
-            # On small problems the input checks of scikit-learn's scorer take longer than the path.
-            each = scores_of_points(problem, test, path)
-            return [_r2(target[test], scores[:, 0], weight) for scores in each]
-        params = {} if weight is None else {"sample_weight": weight}
-        return score_path(self.scorer, self.at_point, problem, test, target, path, params)
 
 
 class GLMRegressorCV(CrossValidated, GLMRegressor):
@@ -227,8 +189,30 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):
             fit_intercept=bool(self.fit_intercept),
             offset=given,
         )
-        at_point = _RegressorAtPoint(self.loss, epsilon=self.epsilon, power=self.power)
-        return _Numbers(problem, problem.target, weight, None, at_point, self._own_scorer())
+        model = _RegressorAtPoint(self.loss, epsilon=self.epsilon, power=self.power)
+        return CheckedData(problem, problem.target, weight, model)
+
+    def _check_fold(self, data: CheckedData, fold: int, weight: NumPyArray) -> None:
+        try:
+            data.problem.loss.check_target(data.problem.target, weight)
+        except ValueError as error:
+            raise ValueError(f"in the training rows of fold {fold}, {error}") from error
+
+    def _own_scores(
+        self,
+        data: CheckedData,
+        path: Sequence[PathPoint],
+        test: NumPyArray,
+        weight: NumPyArray | None,
+    ) -> list[float]:
+        problem, target = data.problem, data.target
+        if not problem.loss.has_logarithm:
+            # On small problems the input checks of scikit-learn's scorer take longer than the path.
+            each = scores_of_points(problem, test, path)
+            return [_r2(target[test], scores[:, 0], weight) for scores in each]
+        params = {} if weight is None else {"sample_weight": weight}
+        scorer = self._own_scorer()
+        return score_path(scorer, data.model, problem, test, target, path, params)
 
     def _solver(self) -> Solve:
         if self._loss().has_scale:

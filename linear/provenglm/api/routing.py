@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.metrics import get_scorer
+from sklearn.metrics import get_scorer, make_scorer
 from sklearn.utils import metadata_routing
 from sklearn.utils.metadata_routing import (
     MetadataRouter,
@@ -18,12 +19,46 @@ from sklearn.utils.metadata_routing import (
     _routing_enabled,
     process_routing,
 )
-from sklearn.utils.validation import _num_samples
+from sklearn.utils.validation import _check_method_params, _num_samples
 
 from provenglm.api.base import LinearEstimator
 from provenglm.api.validation import check_numbers, check_scored_labels, check_weight
 from provenglm.rows.large import joined
 from provenglm.types import NumPyArray
+
+
+def check_params(params: Mapping[str, object], estimator: object, method: str) -> None:
+    """Raise an error if there are parameters for others, and metadata routing is off."""
+    _raise_for_params(params, estimator, method)
+
+
+def params_of(rows: NumPyArray, params: Mapping[str, Any], n: int) -> Mapping[str, Any]:
+    """Return parameters for some of n rows."""
+    return dict(_check_method_params(np.empty((n, 0)), params, indices=rows))
+
+
+def is_of_sklearn(scorer: Any) -> bool:
+    """Whether a scorer is made by scikit-learn: it only hands the rows to the estimator."""
+    return hasattr(scorer, "_score_func")
+
+
+def with_classes(scorer: Any, classes: NumPyArray) -> Any:
+    """Return the scorer with `labels` set to the classes, if its function has this parameter.
+
+    LogisticRegressionCV does the same, because a test set may lack some classes.
+    """
+    known = inspect.signature(scorer._score_func).parameters if is_of_sklearn(scorer) else ()
+    if "labels" not in known:
+        return scorer
+    arguments: dict[str, Any] = {"labels": classes, **getattr(scorer, "_kwargs", {})}
+    if len(classes) == 2 and "pos_label" in known:
+        arguments = {"pos_label": classes[-1], **arguments}
+    return make_scorer(
+        scorer._score_func,
+        greater_is_better=scorer._sign == 1,
+        response_method=scorer._response_method,
+        **arguments,
+    )
 
 
 class RoutedScoring(LinearEstimator):

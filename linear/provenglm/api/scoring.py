@@ -11,6 +11,7 @@ from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.api.base import LinearEstimator
+from provenglm.api.routing import is_of_sklearn
 from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
 from provenglm.rows.base import Features
@@ -102,8 +103,8 @@ def score_path(
     params : mapping
         Parameters of the scorer, for the test rows.
     """
-    features, is_of_sklearn = problem.features, hasattr(scorer, "_score_func")
-    rows = HeldOut(test, features.shape[1]) if is_of_sklearn else _taken(features, test)
+    features = problem.features
+    rows = HeldOut(test, features.shape[1]) if is_of_sklearn(scorer) else _taken(features, test)
     # A custom scorer that predicts other rows than these gets a warning: they have no offset.
     model._keep_offset(problem.offset)
     return [

@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.metrics import get_scorer
-from sklearn.utils.metadata_routing import (
-    _raise_for_params,
-)
-from sklearn.utils.validation import _check_method_params
 
 from provenglm.api.base import all_or_nothing, warn
 from provenglm.api.progress import Progress, show
-from provenglm.api.routing import RoutedScoring
+from provenglm.api.routing import RoutedScoring, check_params, params_of
 from provenglm.api.scoring import PointOfPath, score_path
 from provenglm.api.splits import (
     best_of,
@@ -50,7 +46,7 @@ _OF_THE_LAST_FIT = (
 
 @dataclass(frozen=True)
 class CheckedData:
-    """The checked data of a cross-validation, and how a point of the path is scored on them.
+    """The checked data of a cross-validation.
 
     Attributes
     ----------
@@ -60,6 +56,8 @@ class CheckedData:
         The labels or values that the user gave.
     weight : numpy.ndarray, (n,), or None
         The sample weights that the user gave.
+    model : PointOfPath
+        An estimator that can be set to any point of a path.
     classes : numpy.ndarray, (K,), or None
         For classifiers: the labels, without classes whose samples all have weight 0.
     """
@@ -67,36 +65,8 @@ class CheckedData:
     problem: Problem
     target: NumPyArray
     weight: NumPyArray | None
-    classes: NumPyArray | None
-
-    @abstractmethod
-    def check_folds(self, folds: Folds) -> None:
-        """Raise a ValueError if the training rows of a fold have no finite optimum."""
-
-    @abstractmethod
-    def model(self) -> PointOfPath:
-        """Return an estimator that can be set to any point of a path."""
-
-    @abstractmethod
-    def own_scores(
-        self, path: Sequence[PathPoint], test: NumPyArray, weight: NumPyArray | None
-    ) -> list[float]:
-        """Return the score of each point on the test rows if `scoring` is None."""
-
-    def scores(
-        self, scorer: Any, path: Sequence[PathPoint], test: NumPyArray, params: Mapping[str, Any]
-    ) -> list[float]:
-        """Return the score of each point on the test rows; `params` are for all rows."""
-        if scorer is None:
-            weight = None if self.weight is None else self.weight[test]
-            if weight is not None and not weight.any():
-                raise ValueError(
-                    "cv gives a fold whose test rows all have sample_weight 0, so their score is "
-                    "not defined: drop these rows first, or shuffle the folds"
-                )
-            return self.own_scores(path, test, weight)
-        params = _check_method_params(np.empty((len(self.target), 0)), params, indices=test)
-        return score_path(scorer, self.model(), self.problem, test, self.target, path, params)
+    model: PointOfPath
+    classes: NumPyArray | None = None
 
 
 class CrossValidated(RoutedScoring):
@@ -131,6 +101,20 @@ class CrossValidated(RoutedScoring):
         self, strengths: int | NumPyArray, ratios: NumPyArray, problem: Problem
     ) -> NumPyArray:
         """Return the checked strengths for each ratio, of shape (n_l1_ratios, n_strengths)."""
+
+    @abstractmethod
+    def _check_fold(self, data: CheckedData, fold: int, weight: NumPyArray) -> None:
+        """Raise a ValueError if the training rows of a fold have no finite optimum."""
+
+    @abstractmethod
+    def _own_scores(
+        self,
+        data: CheckedData,
+        path: Sequence[PathPoint],
+        test: NumPyArray,
+        weight: NumPyArray | None,
+    ) -> list[float]:
+        """Return the score of each point on the test rows if `scoring` is None."""
 
     @abstractmethod
     def _solver(self) -> Solve:
@@ -179,7 +163,7 @@ class CrossValidated(RoutedScoring):
         sklearn.exceptions.ConvergenceWarning
             If a point of the path or the final fit does not reach `tol`.
         """
-        _raise_for_params(params, self, "fit")
+        check_params(params, self, "fit")
         strengths = checked_strengths(self.strength, getattr(self, f"{self.strength}s"))
         if not isinstance(self.refit, (bool, np.bool_)):
             raise TypeError(f"refit must be True or False, got {self.refit!r}")
@@ -201,7 +185,7 @@ class CrossValidated(RoutedScoring):
                     f"the training rows of fold {fold} all have sample_weight 0, so there is "
                     "nothing to fit: drop these rows first, or shuffle the folds"
                 )
-        data.check_folds(folds)
+            self._check_fold(data, fold, folds.weight(fold))
         # A list per ratio, with a list per fold, with the points for all strengths.
         by_ratio = [
             self._paths(replace(folds, l1_ratio=ratio), of_ratio, deadline)
@@ -209,9 +193,11 @@ class CrossValidated(RoutedScoring):
         ]
         paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
         scorer = None if self.scoring is None else get_scorer(self.scoring)
-        each = zip(paths, tests, strict=True)
         scores = np.array(
-            [[data.scores(scorer, path, test, score_params) for path in of] for of, test in each]
+            [
+                [self._scored(data, scorer, path, test, score_params) for path in of_fold]
+                for of_fold, test in zip(paths, tests, strict=True)
+            ]
         )
         self._choose(folds, grid, ratios, paths, scores, deadline)
         if data.classes is not None:
@@ -220,6 +206,26 @@ class CrossValidated(RoutedScoring):
         self._total = float(len(data.target)) if weight is None else float(weight.sum())
         self._keep_offset(problem.offset)
         return self
+
+    def _scored(
+        self,
+        data: CheckedData,
+        scorer: Any,
+        path: Sequence[PathPoint],
+        test: NumPyArray,
+        params: Mapping[str, Any],
+    ) -> list[float]:
+        """Return the score of each point on the test rows; `params` are for all rows."""
+        if scorer is None:
+            weight = None if data.weight is None else data.weight[test]
+            if weight is not None and not weight.any():
+                raise ValueError(
+                    "cv gives a fold whose test rows all have sample_weight 0, so their score is "
+                    "not defined: drop these rows first, or shuffle the folds"
+                )
+            return self._own_scores(data, path, test, weight)
+        params = params_of(test, params, len(data.target))
+        return score_path(scorer, data.model, data.problem, test, data.target, path, params)
 
     def _deadline(self) -> float:
         """Return the time at which `max_time` is over."""
