@@ -1,7 +1,7 @@
-"""Which method is taken: a table of what each needs and costs, for the shape of the problem.
+"""Choose the method from a table of what each method needs and costs, by the problem's shape.
 
-Costs are seconds of the machine in `constants`: fixed numbers, so that the same data take the same
-way on every machine.
+Costs are in seconds of the machine in `constants`. They are fixed numbers, so that the same data
+are solved by the same method on every machine.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ __all__ = ["TABLE", "Plan", "Row", "Shape", "choose", "dense_if_small", "is_smal
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether there are so few numbers, zeros included, that a copy of them costs little."""
+    """Whether the data, including zeros, are so small that copying them costs little."""
     n, p = problem.features.shape
     return n * (p + 1) <= constants.SMALL_DATA
 
 
 def dense_if_small(problem: Problem) -> Problem:
-    """Return the problem with dense features, if there are few numbers, zeros included.
+    """Return the problem with dense features if the data, including zeros, are small.
 
-    Mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers a row took ten times as long. A
-    squared loss with an L1 penalty is always made dense: it needs only the products of the columns.
+    Data that are mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten
+    times as long. A squared loss with an L1 penalty is always made dense, because it needs only the
+    products of the columns.
     """
     features: Any = problem.features
     if not issparse(features) or not is_small(problem):
@@ -59,15 +60,15 @@ def dense_if_small(problem: Problem) -> Problem:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the table asks of a problem, measured once.
+    """The properties of a problem that the table uses, each measured once.
 
     Parameters
     ----------
     problem : Problem
     is_precise : bool
-        Whether float32 has too few digits for what is asked.
+        Whether the requested tolerance is too small for float32.
     folds : int
-        Of a path whose folds are solved together: they share a sample's Hessian.
+        Number of folds of a path that are solved together. They share a sample's Hessian.
     """
 
     problem: Problem
@@ -76,42 +77,42 @@ class Shape:
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return int(self.problem.features.shape[0])
 
     @property
     def p(self) -> int:
-        """Number of features."""
+        """The number of features."""
         return int(self.problem.features.shape[1])
 
     @property
     def outputs(self) -> int:
-        """Scores of a row."""
+        """The number of scores per row."""
         return self.problem.loss.outputs
 
     @property
     def width(self) -> int:
-        """Number of weights, those of the intercepts included."""
+        """The number of weights, including the intercepts."""
         return (self.p + 1) * self.outputs
 
     @cached_property
     def is_sparse(self) -> bool:
-        """Whether rows are sparse."""
+        """Whether the rows are sparse."""
         return bool(issparse(self.problem.features))
 
     @cached_property
     def is_on_disk(self) -> bool:
-        """Whether rows are read in blocks."""
+        """Whether the rows are read from disk in blocks."""
         return on_disk(self.problem.features)
 
     @cached_property
     def sample_room(self) -> float:
-        """Rows of a sample for which there is memory."""
+        """The largest number of sample rows that fit into memory."""
         return rows_of_a_sample(room(self.problem), self.p)
 
     @cached_property
     def product_seconds(self) -> float:
-        """Those of a product with all rows, and of one with their transpose."""
+        """The seconds for a product with all rows and one with their transpose."""
         features: Any = self.problem.features
         if self.is_sparse:
             return float(constants.STORED * features.nnz * self.outputs)
@@ -120,11 +121,11 @@ class Shape:
 
     @cached_property
     def pass_seconds(self) -> float:
-        """Those of a pass over all rows, with the losses."""
+        """The seconds for a pass over all rows, including the losses."""
         return self.product_seconds + constants.LOSS * self.n * self.outputs
 
     def gram_seconds(self, rows: int, width: int) -> float:
-        """Return those of the Hessian of some rows over some weights."""
+        """Return the seconds for the Hessian of `rows` rows with `width` weights."""
         dense = constants.PRODUCT * float(rows) * width * width
         features: Any = self.problem.features
         if not self.is_sparse:
@@ -133,15 +134,16 @@ class Shape:
         return float(min(dense, constants.PAIR * pairs))
 
     def factor_seconds(self, width: int) -> float:
-        """Return those of a Cholesky factor."""
+        """Return the seconds for a Cholesky factor."""
         return constants.PRODUCT * float(width) ** 3 / 3
 
     @cached_property
     def hessian_rows(self) -> int:
-        """How many rows a sample has whose Hessian is factored.
+        """The number of rows in a sample whose Hessian is factored.
 
-        With this number the Hessian costs half as much as a pass. At least 20 rows per feature, 10
-        if 20 would cost three passes; at most 1,000, and a quarter of the rows.
+        With this number the Hessian costs half as much as a pass. It is at least 20 rows per
+        feature, or 10 if 20 would cost three passes, and at most 1,000 per feature and a quarter of
+        the rows.
         """
         n, p = self.n, self.p
         size = sample_size(n, p, self.outputs)
@@ -149,7 +151,7 @@ class Shape:
             return csr_sample.size(self.problem.features, self.outputs, size)
         if not self.is_on_disk:
             return size
-        # Few are enough if a part of all rows is read.
+        # Few rows are enough if some of the blocks are read as well.
         rows: Any = rows_of(self.problem.features)
         few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_A_PART * p)
         if rows.is_on_disk and self.outputs == 1 and is_worth_while(rows, few):
@@ -158,7 +160,7 @@ class Shape:
 
     @cached_property
     def cg_rows(self) -> int:
-        """How many rows a sample has whose Hessian is known by its products."""
+        """The number of rows in a sample whose Hessian is only used in products."""
         size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * self.p)
         if self.is_on_disk:
             size = max(size, self.n // constants.PART_OF_A_STEP)
@@ -166,7 +168,7 @@ class Shape:
 
     @cached_property
     def dual_curvature(self) -> float:
-        """The mean of |x|^2 / n l2, of dense rows about their mean."""
+        """The mean of |x|^2 / n l2; dense rows are centred."""
         features: Any = self.problem.features
         if not self.problem.l2 > 0:
             return np.inf
@@ -180,7 +182,7 @@ class Shape:
 
     @cached_property
     def has_digits(self) -> bool:
-        """Whether the penalty is such that products in float32 have enough digits.
+        """Whether the penalty is large enough for products in float32.
 
         With singular values over 1e5 and no penalty, conjugate gradients took up to five times as
         long as a Hessian.
@@ -193,31 +195,31 @@ class Shape:
 
 
 Make = Callable[[Shape, Objective, Sample, np.random.Generator, Method | None], Method]
-"""From the objective, its sample and the method of the point before on a path to a method."""
+"""Build a method from the shape, the objective, its sample, a generator and the last method."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table.
+    """One method in the table.
 
     Attributes
     ----------
     name : str
-        That of the method.
+        The name of the method.
     needs, costs : str
-        What `can` asks and `seconds` counts, in words.
+        The conditions that `can` checks and the costs that `seconds` counts, in words.
     can : callable
-        Whether the method is one for a shape.
+        Return whether the method can solve a problem of this shape.
     seconds : callable
-        What a fit costs.
+        Return the cost of a fit in seconds.
     rows : callable
-        How many rows are drawn before it begins; 0 for none.
+        Return the number of rows to draw before the method begins; 0 for none.
     make : callable
-        Returns the method.
+        Return the method.
     keeps_sparse : bool
         Whether a sample of sparse rows stays sparse.
     suits_folds : callable
-        Whether it solves the folds of a path together.
+        Return whether the method solves the folds of a path together.
     """
 
     name: str
@@ -303,15 +305,15 @@ def _coordinate_descent(
 
 
 def _rows_of_a_step(shape: Shape) -> int:
-    """Return of how many rows a step's Hessian is, if it is known by its products."""
+    """Return the number of rows in a step's Hessian, if that is only used in products."""
     if shape.is_on_disk:
-        # A pass over a file costs so much more that all of the sample pays.
+        # A pass over a file costs so much more that using the whole sample pays.
         return shape.cg_rows
     return min(shape.cg_rows, max(constants.LEAST_ROWS, shape.n // constants.PART_OF_A_STEP))
 
 
 def _starts_from_a_sample(shape: Shape) -> bool:
-    """Whether coordinate descent has a start from some rows, which saves Hessians of all rows."""
+    """Whether coordinate descent starts from a sample, which saves Hessians of all rows."""
     is_dear = shape.gram_seconds(shape.n, shape.width) > shape.pass_seconds
     has_few = sample_size(shape.n, shape.p, shape.outputs) < shape.n / constants.GROWTH
     is_dense = not (shape.is_sparse or shape.problem.loss.is_quadratic)
@@ -319,7 +321,7 @@ def _starts_from_a_sample(shape: Shape) -> bool:
 
 
 def _rows_for_l1(shape: Shape) -> int:
-    """Return how many rows coordinate descent draws: for coordinates, and for a start."""
+    """Return how many rows coordinate descent draws, for its coordinates and its start."""
     size = sample_size(shape.n, shape.p, shape.outputs)
     if not _starts_from_a_sample(shape):
         if shape.is_sparse and shape.p > constants.MOST_WEIGHTS:
@@ -330,7 +332,7 @@ def _rows_for_l1(shape: Shape) -> int:
 
 
 def _hessians(shape: Shape, count: int) -> int:
-    """Return how many Hessians a fit has: one, if it is the same everywhere."""
+    """Return the number of Hessians in a fit: 1 if the Hessian is constant, else `count`."""
     return 1 if shape.problem.loss.is_quadratic else count
 
 
@@ -416,7 +418,7 @@ TABLE = (
         rows=lambda shape: shape.hessian_rows,
         make=_newton,
         keeps_sparse=True,
-        # With fewer rows for each feature, the Hessian of all rows is not that of a fold.
+        # With fewer rows per feature, the Hessian of all rows differs too much from that of a fold.
         suits_folds=lambda shape: shape.n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * shape.p,
     ),
     Row(
@@ -489,24 +491,24 @@ TABLE = (
         make=_dual_coordinate_ascent,
     ),
 )
-"""One row for each method."""
+"""One row per method."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A method, with its reason.
+    """A method, and the reason for choosing it.
 
     Attributes
     ----------
     row : Row
-        That of the method.
+        The table's row of the method.
     shape : Shape
     why : str
-        What the methods cost that there are for the shape.
+        The reason: the costs of the methods that can solve the problem.
     sample_size : int
-        Rows that are drawn before it begins, and are dense then; 0 for none.
+        Number of dense rows to draw before the method begins; 0 for none.
     tried : tuple of str
-        Methods that have given up.
+        Names of the methods that have given up.
     """
 
     row: Row
@@ -517,7 +519,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """That of the method."""
+        """The name of the method."""
         return self.row.name
 
     @property
@@ -527,7 +529,7 @@ class Plan:
 
     @property
     def measures_alone(self) -> bool:
-        """Whether nothing but coordinates is taken from the rows that are drawn."""
+        """Whether the drawn rows are used only to measure the coordinates."""
         shape = self.shape
         is_for_l1 = shape.problem.l1 > 0 and not shape.is_on_disk
         return is_for_l1 and not _starts_from_a_sample(shape)
@@ -539,7 +541,7 @@ class Plan:
         return self.row.make(self.shape, objective, sample, rng, last)
 
     def with_penalties(self, l2: float, l1: float) -> Plan:
-        """Return the plan for other penalties, by the same method if it is one for them."""
+        """Return the plan for other penalties, with the same method if it can solve them."""
         shape = replace(self.shape, problem=replace(self.shape.problem, l2=l2, l1=l1))
         plan = replace(self, shape=shape)
         return plan if self.row.can(shape) else plan.without(self.name)
@@ -552,17 +554,17 @@ class Plan:
 def choose(
     problem: Problem, is_precise: bool = False, folds: int = 1, only: str | None = None
 ) -> Plan:
-    """Return the way to go.
+    """Choose the method for a problem.
 
     Parameters
     ----------
     problem : Problem
     is_precise : bool
-        Whether float32 has too few digits for what is asked.
+        Whether the requested tolerance is too small for float32.
     folds : int
-        Of a path that are solved together.
+        Number of folds of a path that are solved together.
     only : str, optional
-        The name of a method that is taken whatever it costs.
+        The name of a method to use, whatever it costs.
     """
     shape = Shape(problem, is_precise, folds)
     if only is not None:
@@ -577,7 +579,7 @@ def choose(
 
 
 def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None) -> Plan:
-    """Return the cheapest way; if rows have been drawn, one that asks for as many or none."""
+    """Return the cheapest plan. After rows were drawn, it may draw only as many rows or none."""
     costs = {
         row: row.seconds(shape)
         for row in TABLE
@@ -593,7 +595,7 @@ def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:
-    """Return how many rows of dense data a sample has whose Hessian is factored."""
+    """Return the number of dense rows in a sample whose Hessian is factored."""
     like_a_pass = constants.SAMPLE_OF_A_PASS * n / (p * outputs)
     least = constants.ROWS_OF_A_FEATURE * p
     least = 2 * least if least <= 3 * like_a_pass else least

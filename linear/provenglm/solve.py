@@ -1,4 +1,4 @@
-"""The loop of all methods: evaluate, bound, stop, step, search, learn."""
+"""Run the loop that all methods share: evaluate, bound, stop, step, search, learn."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ __all__ = ["Record", "Session", "Settings", "Solution", "StopReason", "minimise"
 
 
 _ROUNDING_OF_FLOAT32 = 1e-9
-"""Of the objective: its sums over rows in float32 are off by less."""
+"""The relative error of the objective's sums over rows in float32 is below this."""
 
 _NEARER = 0.9
-"""Of the gap: a step that leaves less, where rounding hides what the objective gains, is taken."""
+"""If rounding hides the change of the objective, a step is taken if it reduces the gap to less than
+this part."""
 
 _NOT_SEEN = 1e-12
-"""Of the objective: a step that promises less is judged by the gap alone."""
+"""A step is judged by the gap alone if it promises to lower the objective by less than this
+part."""
 
 
 def solve(
@@ -51,13 +53,13 @@ def solve(
     problem : Problem
     settings : Settings
     start : tuple of numpy.ndarray, optional
-        Weights (p, K) and intercepts (K,) to begin with, if they are better than none.
+        Weights (p, K) and intercepts (K,) to start from, if they are better than the null model.
 
     Returns
     -------
     Solution
-        The best point; `reason` says whether it is as near as asked. Ctrl-C ends the run and
-        returns what there is by then.
+        The best point; `reason` says whether it is as near as `tol` requires. Ctrl-C ends the run
+        and returns the best point so far.
     """
     session = Session(problem, settings)
     with session.running():
@@ -67,7 +69,7 @@ def solve(
 def minimise(method: Method, theta: NumPyArray, enough: float) -> NumPyArray:
     """Return a point whose decrement is at most `enough`, without a proof.
 
-    It may be farther away after `MOST_STEPS` steps, or where no step leads lower.
+    The decrement may be larger after `MOST_STEPS` steps, or if no step leads lower.
     """
     point = method.objective.snapshot(method.start(theta))
     for _ in range(constants.MOST_STEPS):
@@ -83,10 +85,10 @@ def minimise(method: Method, theta: NumPyArray, enough: float) -> NumPyArray:
 
 
 def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, float]:
-    """Return the point after as much of a step as leads lowest, and which part of it that is.
+    """Return the point after a step of the best length, and that length.
 
-    Where the method does not know the scores along the step, its end is evaluated first: as a rule
-    it is taken. The part is 0 where none leads lower, and the point stays.
+    If the method does not know the scores along the step, the end of the step is evaluated first,
+    and is usually accepted. The length is 0, and the point stays the same, if no part leads lower.
     """
     objective, length = method.objective, 1.0
     new, along, end = point, step.along, None
@@ -101,7 +103,7 @@ def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, flo
             return point, 0.0  # scores overflow: the curvature along the step was rounding
         if new.objective < np.inf:
             end = slope_at(objective, new.gradient, new.theta, step.change)
-            # Not if most of the slope is left: where the curvature fades, the step is too short.
+            # Search if most of the slope is left: the curvature fades, and the step is too short.
             if is_lower and end >= (constants.SLOPE - 1) * step.fall:
                 return new, 1.0
     length = length_of(objective, point, step.change, along, step.fall, end)
@@ -117,17 +119,17 @@ def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, flo
 
 
 class Session:
-    """A problem that is prepared once: coordinates, sample, and what is known of the way.
+    """A problem that is prepared once and can be solved for several penalties.
 
-    It can be solved again with another strength of the penalty, from where the last one ended.
+    Coordinates, sample and method are kept; each solve can start from the last solution.
 
     Parameters
     ----------
     problem : Problem
-        Of a path, with the greatest penalty.
+        The problem; for a path, with its greatest penalty.
     settings : Settings
     plan : Plan, optional
-        Another way than the one of the problem's size.
+        A plan that replaces the choice by the problem's shape.
     """
 
     def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
@@ -143,12 +145,12 @@ class Session:
 
     @contextmanager
     def running(self) -> Iterator[Workers]:
-        """Have the threads while the block runs."""
+        """Start the threads, and stop them after the block."""
         with self._workers.running():
             yield self._workers
 
     def prepare(self) -> tuple[Objective, Sample]:
-        """Draw the sample and take the coordinates from it, once."""
+        """Draw the sample and compute the coordinates from it; later calls return the same."""
         if self._prepared is None:
             self._prepared = prepare(
                 self._problem,
@@ -167,7 +169,7 @@ class Session:
         l2: float | None = None,
         l1: float = 0.0,
     ) -> Solution:
-        """Minimise the objective, with other penalties if they are given."""
+        """Minimise the objective, with other penalties if given."""
         objective, sample = self.prepare()
         if l2 is not None:
             self._began = time.perf_counter()
@@ -218,14 +220,14 @@ class _Run:
     Parameters
     ----------
     objective : Objective
-        The problem's, with the rows as they are given.
+        The problem's objective on the original rows.
     method : Method
     otherwise : callable
-        Returns the method that continues if that gives up.
+        Return the method that replaces a method that gave up.
     proof : Prover
     settings : Settings
     began : float
-        A time of `time.perf_counter`, from which seconds count.
+        Start of the fit, a value of `time.perf_counter`.
     """
 
     def __init__(
@@ -250,9 +252,9 @@ class _Run:
         Parameters
         ----------
         given : numpy.ndarray, optional
-            Where to begin, if that is better than no coefficients.
+            A start, used if it is better than the null model.
         why : str
-            The reason for the method.
+            The reason for choosing the method.
         """
         stopping = self._stopping
         try:
@@ -277,13 +279,13 @@ class _Run:
         return stopping.solution(reason, why)
 
     def _descend(self, given: NumPyArray | None) -> StopReason:
-        """Go from point to point until the optimum is near enough; return why there is no next."""
+        """Step until the optimum is near enough or no step helps; return the reason to stop."""
         stopping = self._stopping
         point = self._first(given)
         gap = self._bound(point)
         while True:
             target = Target(self._tol, self._null - point.objective, gap)
-            # From a point that is near enough no step is looked for.
+            # A point that is near enough needs no further step.
             step = None if gap <= target.enough else self._method.step(point, target)
             stopping.add(self._method, point, gap, gap if step is None else step.decrement)
             if stopping.is_proven_roughly():
@@ -307,7 +309,7 @@ class _Run:
                 point, gap = self._by_another_method(point, gap)
 
     def _first(self, given: NumPyArray | None) -> Snapshot:
-        """Return the first point: where something given or few rows lead, if it is better."""
+        """Return the first point: the given start, the optimum of few rows, or the null model."""
         method, theta = self._method, self._null_theta
         objective = method.objective
         if given is not None:
@@ -324,10 +326,10 @@ class _Run:
         return objective.snapshot(method.start(self._null_theta))
 
     def _after(self, point: Snapshot, gap: float, step: Step) -> tuple[Snapshot, float, float]:
-        """Return the point after a step, its gap, and which part of the step it is.
+        """Return the point after a step, its gap, and the length of the step that was taken.
 
-        The part is 0 if the point is no nearer to the optimum: neither lower nor, where rounding
-        hides what is lower, nearer by proof.
+        The length is 0 if the new point is not better: it is not lower, and, if rounding hides the
+        difference, its gap is not smaller.
         """
         new, length = advanced(self._method, point, step)
         if length == 0:
@@ -339,7 +341,7 @@ class _Run:
         return new, new_gap, length if is_nearer or step.is_whole else 0.0
 
     def _bound(self, point: Snapshot) -> float:
-        """Return a bound of a point's distance to the optimum."""
+        """Return an upper bound of a point's distance to the optimum."""
         objective = self._method.objective
         if self._stopping.leaves_out:
             gap = known_bound(objective, point)
@@ -353,7 +355,7 @@ class _Run:
         return gap
 
     def _by_another_method(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
-        """Go on by another method from the best point so far; return it, and its gap."""
+        """Continue with another method from the best point so far; return it and its gap."""
         self._stopping.add(self._method, point, gap, gap)
         theta, why = self._stopping.best.theta, self._method.gave_up
         self._method = self._otherwise()
@@ -362,9 +364,9 @@ class _Run:
         return point, self._bound(point)
 
     def _in_float64(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
-        """Return a point that has been evaluated in float64, and its gap.
+        """Return the point evaluated in float64, and its gap.
 
-        If that happens again before the gap has halved, steps are computed in float64, too.
+        If this happens again before the gap has halved, steps are computed in float64 as well.
         """
         if point.is_single or point.is_derived:
             point = self._precise.snapshot(point.theta)

@@ -1,4 +1,4 @@
-"""When a run ends: the best point so far, what is proven of it, and why there is no next one."""
+"""Decide when a run ends: its best point, the proof of that point, and the reason to stop."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from provenglm.proof.separation import are_quasi_separated
 from provenglm.types import NumPyArray
 
 _FAR_OF_FLOAT32 = 1e-3
-"""Of the objective: with scores in float32 it was never off by more."""
+"""The error of the objective with scores in float32, relative to its value, was never larger."""
 
 _ROUNDING_OF_SCORES = 1e-5
-"""Of scores in float32: with more, a pass in float64 checks whether the optimum is near. With less,
-a gap is off by at most half its square, which is below what the sums over rows are off by."""
+"""If float32 scores have a larger rounding error, a pass in float64 checks whether the optimum is
+near. With a smaller one a gap is wrong by at most half its square, which is less than the rounding
+error of the sums over rows."""
 
 _FAR_OF_INFIMUM = 10
-"""A point is above the infimum by at most this many times what `tol` and the estimate say."""
+"""The distance of a point to the infimum is at most this many times the larger of the required
+distance and the estimate."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """A point of a run, and what is known of its distance to the optimum."""
+    """A point of a run, with its estimated and proven distance to the optimum."""
 
     method: Method
     snapshot: Snapshot
@@ -42,26 +44,26 @@ class Best:
 
     @property
     def theta(self) -> NumPyArray:
-        """The problem's theta."""
+        """The coefficients in the coordinates of the problem's objective."""
         return self.method.back(self.snapshot.theta)
 
 
 class Stopping:
-    """The points of a run, of which it keeps the best, and the rule by which the run ends.
+    """Keep the best point of a run, and decide when the run ends.
 
-    The run ends by proof: where the duality gap is small enough, or a Newton step on some rows
-    proves it. Where neither can, an estimate ends it.
+    The run ends by proof if the duality gap is small enough, or if a Newton step on some rows
+    proves that the distance is. If neither can prove it, an estimate ends the run.
 
     Parameters
     ----------
     objective : Objective
-        The problem's, with the rows as they are given.
+        The problem's objective on the original rows.
     null : float
         The objective of the null model.
     proof : Prover
     settings : Settings
     began : float
-        A time of `time.perf_counter`, from which seconds count.
+        Start of the fit, a value of `time.perf_counter`.
     """
 
     best: Best
@@ -113,10 +115,10 @@ class Stopping:
 
     @staticmethod
     def _is_better(new: Snapshot, best: Snapshot) -> bool:
-        """Whether `new` is lower; a value in float64 is preferred to one in float32.
+        """Whether `new` is lower. A value in float64 is preferred to a value in float32.
 
-        But not to one that is lower by far: a method in float32 may start from a point in float64.
-        A point whose scores were derived gives way to itself, evaluated anew.
+        It is not preferred to a much lower value, because a method in float32 may start from a
+        point in float64. A point with derived scores is replaced by its own evaluation in float64.
         """
         if best.is_derived and new.theta is best.theta:
             return True
@@ -126,9 +128,9 @@ class Stopping:
         return best.is_single or new.objective < lower
 
     def _is_as_good(self, point: Snapshot, gap: float) -> bool:
-        """Whether with corners in the penalty a point is nearer by proof, and no higher.
+        """Whether, with an L1 penalty, a point has a smaller gap and is not higher.
 
-        There the proof is linear in what the coefficients are off, and the objective quadratic.
+        The proof is then linear in the error of the coefficients, and the objective quadratic.
         """
         allowed = self.best.snapshot.objective + self._rounding()
         is_no_higher = point.objective <= allowed
@@ -137,7 +139,7 @@ class Stopping:
     # The rule.
 
     def reason(self, method: Method, point: Snapshot) -> StopReason | None:
-        """Return why the run ends at a point that has been added, or None."""
+        """Return why the run ends at the point that was just added, or None."""
         if self._separated(point):
             return StopReason.UNBOUNDED
         if self._near_enough(method.is_cheap):
@@ -150,10 +152,10 @@ class Stopping:
         return None
 
     def _near_enough(self, is_cheap: bool) -> bool:
-        """Whether the optimum is near by proof, or by the estimate where nothing can be proven.
+        """Whether the optimum is near by proof, or by the estimate if nothing can be proven.
 
-        Something can as long as the estimate is not rounding: with a penalty the duality gap falls
-        with the gradient, and else the bound of a Newton step does, if there is one.
+        A proof is possible while the estimate is above rounding. With a penalty the duality gap
+        falls with the gradient; otherwise the bound of a Newton step does, if there is one.
         """
         best = self.best
         enough = self._enough()
@@ -177,20 +179,21 @@ class Stopping:
         has_steps = self._proof.has_factor and self._tries < constants.TRIES
         if gap <= enough or is_rounding or not (has_steps or self._penalised()):
             return True
-        # The bound falls as the estimate does, and as the rows grow.
+        # The bound falls in proportion to the estimate, and as the number of rows grows.
         self._margin = best.decrement / enough / constants.GROWTH
         return False
 
     def is_proven_roughly(self) -> bool:
-        """Whether the best point is near enough by scores that have too few digits for a proof."""
+        """Whether the best point is near enough, but its scores are too imprecise for a proof."""
         is_near = self.best.gap <= max(self._enough(), self._rounding())
         return is_near and self.has_rough_scores()
 
     def has_rough_scores(self) -> bool:
-        """Whether the scores of the best point are derived, or float32 has too few digits for them.
+        """Whether the best point's scores are derived, or float32 is too imprecise for them.
 
-        Rounding makes an error of about 2^-24 times what the scores are sums of. Losses of scores
-        that are logarithms change by about this part; others by this beside the residuals.
+        A score has a rounding error of about 2^-24 times the sizes of its terms. The loss changes
+        by about this part if scores are logarithms; other losses change by this part next to the
+        residuals.
         """
         best = self.best
         if best.snapshot.is_derived:
@@ -210,10 +213,10 @@ class Stopping:
         return bool(2.0**-24 * size > _ROUNDING_OF_SCORES * unit)
 
     def _least_bound(self, best: Best, may_prove: bool = True) -> tuple[float, float]:
-        """Return the objective of the user's coefficients and the least bound of their distance.
+        """Return the objective of the user's coefficients and the smallest bound of their distance.
 
-        Where the duality gap says that the optimum is as near as asked, it is enough. After
-        `max_time` it has to be.
+        If the duality gap shows that the optimum is near enough, no other bound is computed. After
+        `max_time` no other bound is computed either.
         """
         user, enough = self._of_user(best), max(self._enough(), self._rounding())
         objective, bound = best.snapshot.objective + user.change, max(best.gap + user.change, 0.0)
@@ -227,20 +230,20 @@ class Stopping:
             self._proven = best, *proof
         _, precise, gap = self._proven
         if best.snapshot.is_single and np.isfinite(precise):
-            # The bound is the objective less a lower bound of the optimum, and float32 may have put
-            # the objective too low.
+            # The bound is the objective minus a lower bound of the optimum, and the objective
+            # computed in float32 may be too low.
             objective, bound = precise, bound + max(precise - objective, 0.0)
         return (precise, gap) if gap < bound else (objective, bound)
 
     # The end.
 
     def shorten(self, precise: Objective) -> None:
-        """Take the coefficients of the least norm that have the scores of the best point.
+        """Replace the best point by the coefficients of least norm with the same scores.
 
         Parameters
         ----------
         precise : Objective
-            In float64.
+            The objective in float64.
         """
         best = self.best
         theta = None if self._penalised() else least_norm(self._objective, best.theta)
@@ -252,20 +255,20 @@ class Stopping:
             self.best = Best(best.method, point, best.gap + risen, best.decrement + risen)
 
     def solution(self, reason: StopReason, why: str) -> Solution:
-        """Return the best point, and whether it is as near to the optimum as asked.
+        """Return the best point, and whether it is as near to the optimum as required.
 
         Parameters
         ----------
         reason : StopReason
-            Why there was no next point.
+            The reason to stop.
         why : str
-            The reason for the method.
+            The reason for choosing the method.
         """
         best, has_time = self.best, reason is not StopReason.INTERRUPTED
         has_time = has_time and not self._objective.is_late
         user, enough, rounding = self._of_user(best), self._enough(), self._rounding()
         objective, gap = self._least_bound(best, has_time)
-        # A proof by a Newton step is one of a minimum, too; the duality gap is not.
+        # A proof by a Newton step also proves that a minimum exists; the duality gap does not.
         is_by_a_step = self._proven is not None and gap == self._proven[2]
         decrement = min(best.decrement + max(user.change, 0.0), gap)
         reason = judged(reason, gap, best.decrement, enough, rounding, user.change)
@@ -300,13 +303,13 @@ class Stopping:
         )
 
     def _of_user(self, point: Best) -> Returned:
-        """Return the coefficients that the user gets for a point."""
+        """Return the user's coefficients at a point."""
         if self._user is None or self._user[0] is not point:
             self._user = point, returned(self._objective, point.snapshot, point.theta)
         return self._user[1]
 
     def _culprit(self, user: Returned, reason: StopReason) -> tuple[int, float] | None:
-        """Return the column that a reason is about, and its mean in standard deviations."""
+        """Return the column that caused a reason, and its mean in standard deviations."""
         scaling, column = self._objective.scaling, None
         if reason is StopReason.LEFT_OUT:
             column = int(np.asarray(self._objective.left_out)[0])
@@ -318,11 +321,11 @@ class Stopping:
         return column, float(np.abs(scaling.center[column]) * scaling.inverse[column])
 
     def _enough(self) -> float:
-        """Return what `tol` asks at the best point."""
+        """Return the distance that `tol` requires at the best point."""
         return self._settings.tol * (self._null - self.best.snapshot.objective)
 
     def _rounding(self) -> float:
-        # In float32 no difference counts as rounding: the methods then continue in float64.
+        # In float32 no difference counts as rounding, so that the methods continue in float64.
         if self.best.snapshot.is_single:
             return 0.0
         return ROUNDING * abs(self.best.snapshot.objective) + sys.float_info.min
@@ -335,14 +338,14 @@ class Stopping:
         return time.perf_counter() - self._began
 
     def _separated(self, point: Snapshot) -> bool:
-        """Whether without a penalty each sample is on its own side: the loss has no minimum."""
+        """Whether all samples are separated and there is no penalty, hence no minimum."""
         objective, scores = self._objective, point.scores
         loss, offset = objective.loss, objective.offset
         if not loss.is_separable or self._penalised():
             return False
 
         def on_their_side(part: slice) -> NumPyArray:
-            # Coefficients separate rows, and offsets do not.
+            # Rows are separated by coefficients, not by offsets.
             moved, rounding = scores[part], np.zeros(1)
             if offset is not None:
                 sizes = np.abs(moved) + np.abs(offset[part])
@@ -354,7 +357,7 @@ class Stopping:
         return all(on_their_side(part).all() for part in objective.parts())
 
     def _quasi_separated(self, best: Best) -> bool:
-        """Whether without a penalty some rows gain for ever, and no other row loses."""
+        """Whether, without a penalty, some rows can gain without bound and no other row loses."""
         objective = self._objective
         loss = objective.loss
         if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
@@ -370,7 +373,7 @@ class Stopping:
 
 
 def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
-    """Return for each sample whether its class has the greatest score, by more than rounding."""
+    """Return for each sample whether its class has the greatest score, beyond rounding."""
     if scores.ndim == 1:
         return np.asarray(np.where(target > 0, scores, -scores) > rounding)
     rows = np.arange(len(scores))

@@ -79,7 +79,7 @@ class LongDouble:
     l1: np.ndarray
     center: np.ndarray
     scale: np.ndarray
-    offset: np.ndarray
+    offset: np.ndarray | float = 0.0
 
     @classmethod
     def of(
@@ -246,7 +246,8 @@ class LongDouble:
         one = replace(self, rows=self.rows[:, -1:], l2=self.l2[-1:], l1=self.l1[-1:])
         found = []
         for start in starts:
-            here = np.reshape(start, (1, -1)).astype(LONG) - self.share @ self.offset
+            offset = self.share @ (self.offset + np.zeros((len(self.share), 1), LONG))
+            here = np.reshape(start, (1, -1)).astype(LONG) - offset
             found.append(one._least(here))
         value, last = min(found, key=lambda pair: pair[0])
         theta[-1] = last[-1]

@@ -404,6 +404,7 @@ def dense(n, p, density=1.0):
 SPARSE = {"SMALL_DATA": 0}
 WALK = {
     "newton": ("newton-cholesky", dense(300, 5), {}),
+    "space of the rows": ("row-space-newton", dense(40, 60), {}),
     "sampled": ("sampled-newton", dense(3000, 5), {"LEAST_ROWS": 200}),
     "sampled, sparse": ("sampled-newton", dense(3000, 60, 0.05), {"LEAST_ROWS": 200, **SPARSE}),
     "subspace": ("subspace-newton", dense(400, 60), {}),
@@ -425,6 +426,7 @@ ONE, TWO, MORE = (
 )
 OF_LOSSES = {
     "newton": ONE + MORE,
+    "space of the rows": ONE + MORE,
     "sampled": ONE + MORE,
     "sampled, sparse": ONE,
     "subspace": ONE,

@@ -1,1 +1,1 @@
-"""Ways from a point to a lower one."""
+"""Methods that lead from a point to a lower one."""

@@ -1,7 +1,7 @@
-"""What a method is: it proposes steps from point to point, and learns from them.
+"""The interface of a method: it proposes steps from point to point, and learns from them.
 
 `solve` owns the loop. It evaluates the points, bounds their distance to the optimum, ends the run,
-looks for the length of a step, and goes on in float64 where float32 has no more digits.
+searches for the length of a step, and continues in float64 when float32 is too imprecise.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from provenglm.types import NumPyArray
 
 
 class Target(NamedTuple):
-    """What is wanted of a step.
+    """The accuracy that the run requires of a step.
 
     Attributes
     ----------
     tol : float
-        The distance to the optimum that is near enough, as a part of what is gained by then.
+        The required distance to the optimum, relative to the improvement over the null model.
     gained : float
-        The objective of the null model less that of the point.
+        The objective of the null model minus that of the point.
     gap : float
-        A bound of the point's distance to the optimum.
+        An upper bound of the point's distance to the optimum.
     """
 
     tol: float
@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
     @property
     def enough(self) -> float:
-        """The distance to the optimum that is near enough."""
+        """The required distance to the optimum."""
         return self.tol * self.gained
 
 
@@ -46,14 +46,14 @@ class Step(NamedTuple):
     ----------
     change : numpy.ndarray, theta's shape
     decrement : float
-        About how far the point is above the optimum.
+        An estimate of the point's distance to the optimum.
     fall : float
-        The slope of the objective along the step, times -1.
+        Minus the slope of the objective along the step.
     along : numpy.ndarray, optional
-        What the step adds to the scores, if the method knows it: the length is looked for before
-        the end of the step is evaluated.
+        The change of the scores by the step, if the method knows it. The length is then searched
+        for before the end of the step is evaluated.
     is_whole : bool
-        Whether the step is taken as it is: it may lead higher on the way to a proof.
+        Whether the whole step is taken. It may lead higher on the way to a proof.
     """
 
     change: NumPyArray
@@ -64,24 +64,24 @@ class Step(NamedTuple):
 
 
 class Method(ABC):
-    """A way from point to point, for one objective.
+    """A method that leads from point to point, for one objective.
 
     Attributes
     ----------
     objective : Objective
-        What the loop evaluates: the given one, or one with a copy of its rows.
+        The objective that the loop evaluates: the given one, or one on a copy of its rows.
     is_single : bool
         Whether steps are computed in float32, so that `in_float64` may help.
     keeps_scores : bool
-        Whether the next scores are the last ones and what the step adds, of dense rows. Such
-        points are evaluated anew, in float64, before they end a run.
+        Whether the scores of dense rows are updated by the change along a step. Such points are
+        evaluated again, in float64, before they end a run.
     is_cheap : bool
-        Whether an iteration costs so little that a run continues until the duality gap is small
-        enough, before a proof by a Newton step is tried.
+        Whether an iteration is so cheap that the run continues until the duality gap is small
+        enough, before it tries a proof by a Newton step.
     gave_up : str
-        Why another method should continue, or ''.
+        The reason why another method should continue, or ''.
     why : str
-        What there is to add to the plan's reason.
+        Text that is added to the plan's reason.
     """
 
     name: str
@@ -95,13 +95,13 @@ class Method(ABC):
         self.objective = objective
 
     def start(self, theta: NumPyArray) -> NumPyArray:
-        """Return where to begin, if the given start is no better than none."""
+        """Return the point to start from, if the given start is no better than the null model."""
         return theta
 
     def levels(self) -> Iterator[tuple[Method, float]]:
-        """Yield methods for objectives of a few rows, on the way to a start.
+        """Yield methods for objectives on few rows, which lead to a start.
 
-        Each with the decrement that is near enough there.
+        Each comes with the decrement at which it stops.
         """
         return iter(())
 
@@ -110,19 +110,19 @@ class Method(ABC):
         """Return the step from a point."""
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:  # noqa: B027
-        """Learn from a part of the last step, and the point that it has led to."""
+        """Update the method by the last step, its length, and the point that it led to."""
 
     def bound(self, point: Snapshot, target: Target) -> float:
-        """Return another bound of the point's distance to the optimum than the duality gap."""
+        """Return a bound of the point's distance to the optimum other than the duality gap."""
         return np.inf
 
     def forget(self) -> bool:
-        """Forget what steps have told; return whether there was anything."""
+        """Forget what was learned from steps; return whether there was anything to forget."""
         return False
 
     def in_float64(self) -> None:  # noqa: B027
         """Compute steps in float64 from now on."""
 
     def back(self, theta: NumPyArray) -> NumPyArray:
-        """Return the problem's theta for one of `objective`, if that has other coordinates."""
+        """Return the problem's theta for a theta in the coordinates of `objective`."""
         return theta

@@ -1,4 +1,4 @@
-"""How far a curvature is taken of a mean nearer to the target: see `Loss.second_derivative`."""
+"""Adapt the curvature shift to the lengths of the steps: see `Loss.second_derivative`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from provenglm import constants
 
 
 def next_caution(caution: float, length: float) -> float:
-    """Return the next step's caution, after one of this length."""
+    """Return the curvature shift of the next step, after a step of this length."""
     if length < constants.SHORT:
         return min(max(2 * caution, constants.FIRST_CAUTION), 0.5)
     if length > 1 - constants.SHORT:

@@ -4,18 +4,18 @@ From a snapshot with gradient g a step goes to where a quadratic model with the 
 
 .. math:: g^T (t - \theta) + \frac12 (t - \theta)^T H (t - \theta) + \sum_j \mu_j |t_j|,
 
-is least (Lee, Sun & Saunders 2014), or as far towards it as the objective falls. At the optimum
-most features have the coefficient 0, and their gradients are within the penalty. So a step is taken
-on a set of features: those with coefficients and, as many again, those whose gradients are furthest
-beyond the penalty (Johnson & Guestrin 2015; Massias, Gramfort & Salmon 2018). The certificate is
-that of all features.
+is least (Lee, Sun & Saunders 2014), or as far towards it as the objective decreases. At the optimum
+most features have the coefficient 0, and their gradients are within the penalty. Each step
+therefore uses a working set of features: those with nonzero coefficients, and as many again whose
+gradients exceed the penalty most (Johnson & Guestrin 2015; Massias, Gramfort & Salmon 2018). The
+certificate covers all features.
 
-Coordinate descent finds the signs of the coefficients, and which are 0; what is left is a linear
-system over the others. Where H is a matrix, that system is factored. As long as steps gain enough,
-H stays, and what they tell goes into it (BFGS: Nocedal & Wright 2006, equation 6.19). Of sparse
-rows, and of more features than a matrix can have, H is never made: coordinate descent follows what
-each step does to the scores (as in LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate
-gradients solve the system. Of classes on dense rows it is not made either: see `softmax_descent`.
+Coordinate descent finds which coefficients are 0, and the signs of the others; these others solve a
+linear system. If H is a matrix, that system is factored. While steps gain enough, H is kept and
+corrected by what they show (BFGS: Nocedal & Wright 2006, equation 6.19). For sparse rows, and for
+more features than a matrix can have, H is never computed: coordinate descent tracks the change of
+the scores by each step (as in LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients
+solve the system. For classes on dense rows H is not computed either: see `softmax_descent`.
 """
 
 from __future__ import annotations
@@ -53,30 +53,31 @@ from provenglm.rows.gram import gram
 from provenglm.types import NumPyArray
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
-"""`LAST_SWEEP` where the signs have to be those of the optimum."""
+"""The value of `LAST_SWEEP` if the signs have to be those of the optimum."""
 
 _CLOSE = 0.95
-"""Of the penalty: gradients above it are close. With it, or with 0.9, a lasso of 1,000 x 5,000 took
-0.9 of the time, and 500 x 20,000 0.83."""
+"""A gradient above this part of the penalty joins the working set early. With 0.95 or 0.9, a lasso
+of 1,000 x 5,000 took 0.9 of the time, and 500 x 20,000 took 0.83."""
 
 _ROUNDING_OF_A_SQUARE = 1e-13
-"""Of the sum of the terms on the diagonal: a product of a step with the Hessian has no more digits.
-A shift of all classes is such a step."""
+"""The product of a step with the Hessian is rounding if it is below this part of the sum of the
+diagonal's terms. A shift of all classes is such a step."""
 
 _SINGULAR = 1e-12
-"""Of the intercepts' Hessian: the loss of classes does not see a shift of all of them."""
+"""Relative size below which the intercepts' Hessian counts as singular: the loss of classes does
+not change if all intercepts shift together."""
 
 
 class Least(NamedTuple):
-    """Where a quadratic model with the penalty is least.
+    """The minimum of a quadratic model with the penalty.
 
     Attributes
     ----------
     to : numpy.ndarray, theta's shape
     gain : float
-        What the model falls by on the way there.
+        The decrease of the model on the way there.
     fall : float
-        The slope of the objective at first, on the way, times -1.
+        Minus the initial slope of the objective on the way there.
     """
 
     to: NumPyArray
@@ -90,11 +91,11 @@ class CoordinateDescent(Method):
     Parameters
     ----------
     objective : Objective
-        With a penalty on sizes.
+        The objective, which has an L1 penalty.
     last : Method, optional
-        That of the point before on a path, which has the products of columns.
+        The method of the path's previous point; its products of columns are reused.
     sample : Sample, optional
-        Rows on which a start is looked for.
+        The rows on which a start is computed.
     """
 
     name = "coordinate-descent"
@@ -133,7 +134,7 @@ class CoordinateDescent(Method):
             return
         objective, count = self.objective, len(self._sample.target)
         theta, null = objective.null()
-        # A step over all rows goes further than the sample's own error, p / 2n of the loss.
+        # A step over all rows leads further than the sample's own error, p / 2n of the loss.
         enough = constants.ERROR_OF_A_START * abs(null) * theta.size / count
         yield CoordinateDescent(objective_of(self._sample, objective)), enough
         objective.reads.rows += count
@@ -152,7 +153,7 @@ class CoordinateDescent(Method):
     def step(self, point: Snapshot, target: Target) -> Step:
         found = self._least(point)
         self._last = found.gain
-        # The bound is near the truth here, and there is no better estimate.
+        # The bound is close to the true distance here, and there is no better estimate.
         return Step(found.to - point.theta, target.gap, found.fall)
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
@@ -167,7 +168,7 @@ class CoordinateDescent(Method):
     # The step.
 
     def _least(self, snapshot: Snapshot) -> Least:
-        """Return the least point of the quadratic model over the working set."""
+        """Return the minimum of the quadratic model over the working set."""
         chosen = self._choose(snapshot)
         if self._keeps_products(chosen):
             return self._by_products(snapshot, chosen)
@@ -192,7 +193,7 @@ class CoordinateDescent(Method):
         return is_sparse or is_of_classes or len(self._chosen) + 1 > constants.MOST_WEIGHTS
 
     def _has_matrix_of_classes(self, features: int) -> bool:
-        """Whether a step goes by a matrix for each class."""
+        """Whether a step uses a matrix for each class."""
         outputs = self.objective.loss.outputs
         if self.objective.rows.is_sparse or outputs == 1:
             return False
@@ -208,7 +209,7 @@ class CoordinateDescent(Method):
         self._hessian = self._hessian_over(curvature)
 
     def _keeps_products(self, chosen: NumPyArray) -> bool:
-        """Whether columns and products are made once: where the set of features changes."""
+        """Whether columns and products are computed once, when the set of features changes."""
         objective, used = self.objective, self.objective.scaling.inverse > 0
         if not self._has_columns():
             return False
@@ -218,16 +219,16 @@ class CoordinateDescent(Method):
         return changes and fits and len(chosen) < constants.MOST_WEIGHTS
 
     def _has_columns(self) -> bool:
-        """Whether the Hessian is the same everywhere, and columns may be copied."""
+        """Whether the Hessian is constant and columns may be copied."""
         objective = self.objective
         is_in_memory = not objective.rows.is_sparse and objective.room is None
         return objective.loss.is_quadratic and is_in_memory
 
     def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Least:
-        """Return the step of a squared loss, the intercept at its best all along.
+        """Return the step of a squared loss, with the intercept at its best value throughout.
 
-        As long as many features join, sweeps over the columns are enough; products of columns are
-        made for the last steps alone.
+        While many features join, sweeps over the columns are enough; the products of columns are
+        computed for the last steps only.
         """
         objective, products = self.objective, self._products
         if self._grew:
@@ -266,7 +267,7 @@ class CoordinateDescent(Method):
         return Least(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
-        """Whether the curvature is another than that of the matrix."""
+        """Whether the curvature differs from that of the matrix."""
         share, curvature = self.objective.share, self._second_derivative(snapshot).diagonal
         change = float((share @ np.abs(curvature - self._curvature)).sum())
         return change > constants.CHANGED * float((share @ self._curvature).sum())
@@ -285,7 +286,7 @@ class CoordinateDescent(Method):
         return Least(to, max(0.0, -slope - 0.5 * square), -slope)
 
     def _correct(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
-        """Make the matrix give, along a step, what the gradient has changed by."""
+        """Correct the matrix so that it gives the gradient's change along a step."""
         assert self._hessian is not None
         if self.objective.loss.is_quadratic:
             return
@@ -322,12 +323,12 @@ class CoordinateDescent(Method):
         to = np.zeros_like(snapshot.theta)
         to[chosen], to[-1] = t, snapshot.theta[-1]
         if objective.intercept:
-            # Of features that are centred.
+            # These products are for centred features.
             to[-1] += shift + columns.center @ (t - before)
         return Least(to, max(0.0, fall), -slope)
 
     def _hessian_over(self, curvature: SecondDerivative) -> NumPyArray:
-        """Return the Hessian over the set, and the intercept, of theta raveled."""
+        """Return the Hessian over the set and the intercept, for a flattened theta."""
         objective, chosen, known = self.objective, self._chosen, self._products.hessian_of
         if known is None or not np.array_equal(known[0], chosen):
             known = chosen, _of_losses(objective, chosen, curvature)
@@ -341,12 +342,12 @@ class CoordinateDescent(Method):
     # The set.
 
     def _choose(self, snapshot: Snapshot) -> NumPyArray:
-        """Return the features with coefficients, and the worst of the others: sorted indices.
+        """Return the sorted features with coefficients and those that exceed the penalty most.
 
         Raises
         ------
         ValueError
-            If of rows on disk there is no room for a copy of them.
+            If a copy of these features of rows on disk does not fit into memory.
         """
         objective = self.objective
         used = objective.scaling.inverse > 0
@@ -375,8 +376,8 @@ class CoordinateDescent(Method):
         many = int(min(max(least, count), left, len(others)))
         self._grew = not are_few and (many < len(others) or many > 0.1 * count)
         if self._has_columns() and 0 < len(others) < least and not are_few:
-            # What is close to the penalty is often beyond it after the step: to take it at once
-            # saves a pass.
+            # A gradient close to the penalty often exceeds it after the step: adding the feature
+            # now saves a pass.
             size = np.abs(gradient)
             others = np.flatnonzero((size > _CLOSE * self._l1[:-1]) & ~there)
             excess, many = size - self._l1[:-1], int(min(least, left, len(others)))
@@ -385,7 +386,7 @@ class CoordinateDescent(Method):
         return np.union1d(np.flatnonzero(there), others)
 
     def _tries_some(self, width: int) -> bool:
-        """Whether the Hessian of all features costs so much that a few are tried first."""
+        """Whether the Hessian of all features is so expensive that a few are tried first."""
         objective = self.objective
         work = float(objective.n) * width * width
         is_dear = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
@@ -393,7 +394,7 @@ class CoordinateDescent(Method):
 
 
 def _no_room(objective: Objective, count: int) -> str:
-    """Return what to say where rows on disk have more features that matter than fit."""
+    """Return the error message for rows on disk if the features that matter do not fit."""
     assert objective.room is not None
     n, p = objective.rows.shape
     return (
@@ -404,7 +405,7 @@ def _no_room(objective: Objective, count: int) -> str:
 
 
 def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
-    """Return the same without the penalty: one pass."""
+    """Return the smooth part at the working set, without the penalty, in one pass."""
     found = gram(
         objective.rows,
         objective.share * curvature.diagonal,
@@ -427,9 +428,9 @@ def least(
     outputs: int = 1,
     is_exact: bool = True,
 ) -> NumPyArray:
-    """Return the step to where a quadratic model is least; the last `outputs` are intercepts.
+    """Return the step to the minimum of a quadratic model; the last `outputs` are intercepts.
 
-    For any others the best intercepts are known: these are eliminated.
+    The best intercepts are known for any other coefficients, so they are eliminated.
     """
     m = len(start) - outputs
     beside = hessian[:m, m:]
@@ -449,22 +450,22 @@ def minimise(
     is_exact: bool = True,
     factor: Factor | None = None,
 ) -> NumPyArray:
-    """Return where a quadratic model is least: sweeps find the signs, a system the numbers.
+    """Return the minimum of a quadratic model: sweeps find signs, linear systems the values.
 
     Parameters
     ----------
     hessian : numpy.ndarray
-        Of at least as many rows as `start`, which come first.
+        The Hessian. It may have more rows than `start`; the first ones are used.
     gradient : numpy.ndarray
-        At the start.
+        The gradient at the start.
     is_exact : bool
-        Else sweeps are enough.
+        Whether the result has to be exact; otherwise sweeps are enough.
     factor : Factor, optional
-        Of the Hessian, from an earlier call.
+        A factor of the Hessian from an earlier call.
     """
     t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
     left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
-    # Systems whose factor is kept are cheap: they are solved one after the other while signs turn.
+    # A system whose factor is kept is cheap: solve one after the other while signs change.
     in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
     for _ in range(constants.MOST_STEPS):
@@ -492,7 +493,7 @@ def _sweeps(
     most: float,
     is_solved: bool,
 ) -> tuple[float, bool]:
-    """Run `descend_matrix`: of few coordinates without Numba."""
+    """Run `descend_matrix`, without Numba if there are few coordinates."""
     often = constants.MOST_STEPS, constants.ROUND, left, most, is_solved
     if len(t) > constants.FEW_COORDINATES:
         found: tuple[float, bool] = kernels().descend_matrix(hessian, gradient, t, l1, *often)
@@ -515,25 +516,25 @@ def _to_the_system(
     image : numpy.ndarray, (m,)
         The Hessian times the step.
     has_turned : bool
-        Whether a coefficient becomes 0 on the way, and the solution is another then.
+        Whether a coefficient becomes 0 on the way, so that the solution changes.
     is_regular : bool
-        Whether the system has one solution.
+        Whether the system has exactly one solution.
     """
-    # Rounding may leave a matrix that has learned from steps less than 0 on its diagonal.
+    # Rounding may leave a negative diagonal in a matrix that was corrected by steps.
     free = np.flatnonzero((t != 0) & (hessian.diagonal() > 0))
     sign = np.sign(t)
     slopes = np.zeros_like(t)
     slopes[free] = (gradient + l1 * sign)[free]
     wanted, is_regular = factor.solve(hessian, free, -slopes)
     turns = (t != 0) & ((t + wanted) * sign <= 0)
-    # What would turn its sign becomes 0, and that is lower as a rule.
+    # A coefficient that would change its sign becomes 0, which usually lowers the model.
     step = np.where(turns, -t, wanted)
     image = hessian @ step
     fall = float(gradient @ step + 0.5 * step @ image)
     fall += float(l1 @ (np.abs(t + step) - np.abs(t)))
     if not turns.any() or fall < 0:
         return step, image, bool(turns.any()), is_regular
-    # Else to the best of the places where a sign turns: the first of them leads lower.
+    # Otherwise use the best place where a sign changes: the first of them leads lower.
     places = -t[turns] / wanted[turns]
     image = hessian @ wanted
     values = places * float(gradient @ wanted + (l1 * sign * wanted)[~turns].sum())

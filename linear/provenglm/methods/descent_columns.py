@@ -1,4 +1,4 @@
-"""Steps of `descent` whose Hessian is never made: column by column, with what they do to scores."""
+"""Steps of `descent` that work on columns and on the scores, and never store the Hessian."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from provenglm.model.objective import Objective, Scaling, Snapshot, Sums, residu
 from provenglm.types import NumPyArray
 
 _SURE = 1 - 1e-9
-"""Of the penalty: a bound above it may be rounding."""
+"""A bound above this part of the penalty may be rounding."""
 
 _LEAST_VARIANCE = 1e-6
-"""Of a column's squares, that its centring leaves at least: less would be rounding."""
+"""Centring leaves at least this part of a column's sum of squares: a smaller rest would be
+rounding."""
 
 _TINY = float(np.finfo(np.float64).tiny)
 
 _LEAST_CURVATURE = 1e-14
-"""Of intercepts: less is rounding, since probabilities are rounded to 1e-16."""
+"""A smaller curvature of intercepts is rounding, because probabilities are rounded to 1e-16."""
 
 _LARGEST_INVERSE_OF_FLOAT32 = 1e8
-"""Of the intercepts' curvature: with a greater one their steps in float32 amplify the rounding
-of the last step. Measured: by 2e-9 times the inverse."""
+"""If the inverse of the intercepts' curvature is larger, their steps in float32 amplify the
+rounding error of the last step. The measured error was 2e-9 times the inverse."""
 
 Arrays = tuple[NumPyArray, NumPyArray, NumPyArray]
 
@@ -38,16 +39,16 @@ kernels = partial(compiled.kernels, "methods.descent_kernels")
 
 
 class Columns(NamedTuple):
-    """Columns of all rows, in units of theta's.
+    """Columns of all rows, in the units of theta.
 
     Attributes
     ----------
     arrays : tuple of numpy.ndarray
         Values, rows, and where each column begins.
     places : numpy.ndarray, (m,)
-        Where the columns of the set are among these.
+        The places of the working set's columns among these.
     center : numpy.ndarray, (m,)
-        What theta's coordinates subtract from them, and the columns do not.
+        The centres that theta's coordinates subtract. They are not subtracted from the columns.
     """
 
     arrays: Arrays
@@ -63,18 +64,18 @@ def of_sparse(objective: Objective) -> Arrays:
     if (inverse != 1).any():
         data = data * np.repeat(inverse, np.diff(columns.indptr))
     rows = columns.indices
-    # The same bits: a copy would take an eighth of the conversion.
+    # The result is identical, and a copy would take an eighth of the time of the conversion.
     rows = rows.view(np.uint32) if rows.itemsize == 4 else rows.astype(np.uint32)
     return data, rows, columns.indptr.astype(np.uint64)
 
 
 def of_one_output(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
-    r"""Return the objective without columns that have no coefficient, a copy of the others, which.
+    r"""Drop the columns whose coefficient is 0 at the optimum. Return objective, copy and columns.
 
-    The residuals of some losses are bounded, and so are the sums of their products with a column.
-    Where these bounds are within the penalty, the coefficient is 0 at the optimum: without such
-    columns the optimum is the same, and a bound of the distance to it, too. Columns of a word that
-    is rare can be most of them.
+    The residuals of some losses are bounded, and so are their products with a column. If these
+    bounds are within the penalty, the coefficient is 0 at the optimum: without such columns the
+    optimum, and any bound of the distance to it, stay the same. For text they can be most columns,
+    because most words are rare.
     """
     loss, share, scaling = objective.loss, objective.share, objective.scaling
     n, p = objective.rows.shape
@@ -120,7 +121,7 @@ def of_one_output(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
 
 
 def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
-    """Return some columns of dense rows, centred."""
+    """Return the chosen columns of dense rows, centred."""
     n, m = objective.n, len(chosen)
     taken = np.empty((m, n))
     for part in objective.rows.slices():
@@ -136,12 +137,12 @@ def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
 class ByColumns(Objective):
     """The objective of sparse rows that are stored by columns, for one output.
 
-    Scores take the columns that have a coefficient alone, and no sum is kept for each block.
+    The scores use only columns with nonzero coefficients, and no sum is stored per block.
 
     Attributes
     ----------
     arrays : tuple of numpy.ndarray
-        All columns, in units of theta's.
+        All columns, in the units of theta.
     """
 
     arrays: Arrays = (np.zeros(0),) * 3
@@ -157,7 +158,7 @@ class ByColumns(Objective):
 
     @cached_property
     def _parts(self) -> list[tuple[int, int]]:
-        """Parts with about as many numbers for each thread; no sum is over several of them."""
+        """Split the columns into one part per thread, each with about as many numbers."""
         ends = np.linspace(0, len(self.arrays[0]), self.workers.count + 1)[1:-1]
         inner = np.searchsorted(self.arrays[2], ends).tolist()
         return list(pairwise([0, *inner, len(self._center)]))
@@ -190,7 +191,7 @@ class ByColumns(Objective):
         return Snapshot(theta, value, gradient, scores, known, residual)
 
     def _products(self, numbers: NumPyArray) -> NumPyArray:
-        """Return the products of all columns with numbers of rows, (p + 1,): the last is free."""
+        """Return the products of all columns with `numbers`, (p + 1,); the last entry is unset."""
         found = np.empty(len(self._center) + 1)
 
         def of_part(part: tuple[int, int]) -> None:
@@ -202,13 +203,13 @@ class ByColumns(Objective):
 
 
 class OfOneOutput:
-    """The quadratic model over a set of features, the intercept at its best all along.
+    """The quadratic model over a set of features, with the intercept at its best value.
 
     Parameters
     ----------
     l1, l2 : numpy.ndarray, (m,)
     caution : float
-        See `Loss.second_derivative`.
+        The curvature shift; see `Loss.second_derivative`.
     """
 
     def __init__(
@@ -240,15 +241,15 @@ class OfOneOutput:
             mean = np.zeros_like(mean)
         self._mean, self._square = mean, np.maximum(square + l2, _TINY)
         self._t, self._own = merged(columns, before, l1, l2, *measured[1:])
-        # Weighted products of some of the columns with each other, once they are made.
+        # Weighted products of some of the columns with each other, once they are computed.
         self._of_gram: NumPyArray = np.zeros(0, np.intp)
         self._gram: csr_array | None = None
         self._products = 0
-        # The weights times what the scores have moved by, but for the intercept.
+        # The weights times the change of the scores, without the intercept's part.
         self._moved = np.zeros(len(share))
 
     def solve(self) -> tuple[NumPyArray, float, float, float]:
-        """Return about the least point, the intercept's step, the model's fall, and its slope."""
+        """Return the approximate minimum, the intercept's step, the model's decrease and slope."""
         self._descend()
         arrays, places, _ = self._columns
         change, along = self._t - self._before, np.empty(len(self._weight))
@@ -291,7 +292,7 @@ class OfOneOutput:
                 self._to_the_system()
 
     def _hessian_over(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
-        """Return what multiplies a step over some of the columns by the Hessian."""
+        """Return the product of the Hessian with a step over the free columns, as a function."""
         arrays, places, _ = self._columns
         fixed = *arrays, places[free], self._l2[free], self._total, self._weight
         by_columns = partial(kernels().product, *fixed)
@@ -317,7 +318,7 @@ class OfOneOutput:
         return lambda step: part @ step - mean * (float(mean @ step) / total)
 
     def _has_gram(self, free: NumPyArray) -> bool:
-        """Whether products of the columns with each other are there, or are soon made."""
+        """Whether the products of the columns with each other exist or will soon be computed."""
         wanted = np.union1d(self._of_gram, free)
         if len(wanted) == len(self._of_gram):
             return self._gram is not None
@@ -326,7 +327,7 @@ class OfOneOutput:
         sizes = (ends - begins).astype(np.intp)
         lasts = np.cumsum(sizes)
         self._of_gram, self._gram = wanted, None
-        # No less than if all rows were of the same length: dense columns are not looked at.
+        # This is at least the cost if all rows had the same length: dense columns are not counted.
         if lasts[-1] > constants.PAIRS_OF_A_NUMBER * len(self._weight):
             return False
         at = np.arange(lasts[-1]) + np.repeat(begins.astype(np.intp) - lasts + sizes, sizes)
@@ -341,7 +342,7 @@ class OfOneOutput:
         return True
 
     def _to_the_system(self) -> None:
-        """Go towards the solution for the present signs, by conjugate gradients."""
+        """Step towards the solution for the present signs, by conjugate gradients."""
         arrays, places, _ = self._columns
         free = np.flatnonzero(self._t)
         these, t, l1, l2 = places[free], self._t[free], self._l1[free], self._l2[free]
@@ -353,7 +354,7 @@ class OfOneOutput:
             self._hessian_over(free), -here, lambda rest: rest / square, constants.SAMPLE_FORCING
         ).step
         turns = (t + wanted) * sign <= 0
-        # What would turn its sign becomes 0, and that is lower as a rule.
+        # A coefficient that would change its sign becomes 0, which usually lowers the model.
         step, along = np.where(turns, -t, wanted), np.empty(len(weight))
         for _ in range(2):
             kernels().scores(*arrays, these, step, along)
@@ -382,22 +383,23 @@ def merged(
     mean: NumPyArray,
     square: NumPyArray,
 ) -> tuple[NumPyArray, NumPyArray]:
-    """Return coefficients, and which columns have any: equal columns give theirs to one of them.
+    """Return the coefficients with duplicate columns merged, and the columns that remain.
 
-    Without a squared penalty it costs no more, and without twins the Hessian of what is not 0 is
-    regular: else a system's solution is shared by all twins, and the smallest of their coefficients
-    would soon turn its sign. With one, all columns stay as they are.
+    Equal columns give their coefficients to one of them. Without a squared penalty this costs
+    nothing, and without duplicates the Hessian of the nonzero coefficients is regular. Otherwise
+    the solution of a system would be shared by all duplicates, and the smallest of their
+    coefficients would soon change its sign. With a squared penalty all columns stay as they are.
 
     Parameters
     ----------
     mean, square : numpy.ndarray, (m,)
-        Weighted sums of the columns and of their squares: equal columns have equal ones.
+        Weighted sums of the columns and of their squares; duplicates have equal sums.
     """
     t, has_own = before.copy(), np.ones(len(before), bool)
     if not l2.any():
         order = np.lexsort((square, mean)).astype(np.uint64)
         first = kernels().first_twins(*columns.arrays, columns.places, order, mean, square, l1)
-        # The lowest of each kind, so that it is the same one in the next step.
+        # Keep the lowest index of each group, so that the next step keeps the same column.
         lowest = np.arange(len(first))
         np.minimum.at(lowest, first, lowest.copy())
         first = lowest[first]
@@ -411,26 +413,26 @@ def merged(
 def least_along(
     t: NumPyArray, step: NumPyArray, l1: NumPyArray, slope: float, square: float
 ) -> NumPyArray:
-    """Return the part of a step at whose end a quadratic with a penalty on sizes is least.
+    """Return the length of a step that minimises a quadratic with an L1 penalty.
 
     Parameters
     ----------
     t : numpy.ndarray
-        Nowhere 0.
+        No entry is 0.
     slope, square : float
-        Of the whole step: the slope at its beginning, and its product with the Hessian.
+        The slope at the beginning of the whole step, and the step's product with the Hessian.
     """
     turning = np.flatnonzero(t * (t + step) <= 0)
     places = -t[turning] / step[turning]
     order = np.argsort(places)
     turning, places = turning[order], places[order]
-    # The slope rises with the length, and by twice the penalty where a sign turns.
+    # The slope grows with the length, and jumps by twice the penalty where a sign changes.
     rises = np.concatenate([[0.0], np.cumsum(2 * l1[turning] * np.abs(step[turning]))])
     before = slope + square * np.append(places, 1.0) + rises
     k = int(np.argmax(before >= 0)) if (before >= 0).any() else len(places)
     length = min(1.0, -(slope + rises[k]) / square)
     if k > 0 and length < places[k - 1]:
-        # Right where a sign turns.
+        # The minimum is where a sign changes.
         part: NumPyArray = places[k - 1] * step
         part[turning[k - 1]] = -t[turning[k - 1]]
         return part
@@ -438,7 +440,7 @@ def least_along(
 
 
 class OfClasses:
-    """The same of softmax; the intercepts move between sweeps."""
+    """The same model for softmax; the intercepts move between sweeps."""
 
     def __init__(
         self,
@@ -462,12 +464,12 @@ class OfClasses:
         total = curvature.total(objective.share)
         cutoff = max(1e-12, _LEAST_CURVATURE / max(total.diagonal().max(), _TINY))
         self._inverse = np.linalg.pinv(total, rcond=cutoff, hermitian=True)
-        # What steps do to residuals need not be known any better than they are.
+        # Steps need residual changes only as precise as the residuals themselves.
         is_single = np.abs(self._inverse).max() < _LARGEST_INVERSE_OF_FLOAT32
         self._dtype = np.dtype(np.float32 if is_single else np.float64)
         self._share = objective.share.astype(self._dtype)
         self._curvature = curvature.astype(self._dtype)
-        # diag p - p p^T lies below both diagonals, p and 2 p (1 - p).
+        # diag p - p p^T is bounded above by both diagonals, p and 2 p (1 - p).
         probability = self._curvature.probability
         is_sure = probability.max(axis=1, keepdims=True) > 0.5
         above = np.where(is_sure, 2 * self._curvature.diagonal, probability)
@@ -475,13 +477,13 @@ class OfClasses:
         arrays, places, _ = columns
         square = kernels().squares_of_classes(*arrays, places, above)
         self._square = np.maximum(square + l2[:, None], _TINY)
-        # Random weights: with equal ones, all words in as many rows would have the same sums.
+        # Random weights: with equal ones, all words with the same number of rows would look equal.
         weight = np.random.default_rng(0).random(len(probability))
         of_columns = kernels().measure(*arrays, places, weight, weight)[1:]
         self._merged, self._own = merged(columns, before, l1, l2, *of_columns)
 
     def solve(self) -> tuple[NumPyArray, NumPyArray, float, float]:
-        """Return about the least point, the intercepts' step, the model's fall, and its slope."""
+        """Return the approximate minimum, the intercepts' step, the model's decrease and slope."""
         arrays, places, _ = self._columns
         probability = self._curvature.probability
         t, moved = self._merged.copy(), np.zeros(probability.shape, self._dtype)
@@ -514,7 +516,7 @@ class OfClasses:
         slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))
         slope += float(shift @ self._of_intercepts)
         slope += float(self._l1 @ (np.abs(t) - np.abs(self._before)).sum(axis=1))
-        # With a the scores' change, `moved` is s p (a - m), and a H a the sum of s p (a - m)^2.
+        # If a is the scores' change, `moved` is s p (a - m), and a H a is the sum of s p (a - m)^2.
         each = probability * self._share[:, None]
         squares = np.divide(np.square(moved), each, out=np.zeros_like(moved), where=each > 0)
         square = float(squares.sum(dtype=np.float64))
@@ -522,7 +524,7 @@ class OfClasses:
         return t, shift, -slope - 0.5 * square, slope
 
     def _moved_intercepts(self, moved: NumPyArray) -> NumPyArray:
-        """Return the intercepts' best step; `moved` follows."""
+        """Return the best step of the intercepts, and update `moved`."""
         step = -self._inverse @ (self._of_intercepts + moved.sum(axis=0, dtype=np.float64))
         along = np.broadcast_to(step.astype(self._dtype), moved.shape)
         moved += self._curvature.times(along) * self._share[:, None]

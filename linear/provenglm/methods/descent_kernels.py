@@ -1,10 +1,10 @@
-r"""Coordinate descent, compiled: on a Hessian that is a matrix, and on columns of rows.
+r"""Compiled coordinate descent on a Hessian that is a matrix, and on columns of rows.
 
-Both lower a quadratic model with a penalty on sizes,
+Both minimise a quadratic model with an L1 penalty,
 
 .. math:: q(t) = g^T (t - t_0) + \frac12 (t - t_0)^T H (t - t_0) + \sum_j \mu_j |t_j|.
 
-Indices are unsigned: signed ones cost a test for wrap-around at each access.
+Indices are unsigned, because signed ones cost a test for wrap-around at each access.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provenglm.methods import matrix_descent
 from provenglm.types import NumPyArray
 
 _TWIN = 1e-13
-"""What the scales of equal columns may differ by, from rounding."""
+"""Relative difference that rounding may cause between the scales of equal columns."""
 
 
 descend_matrix = njit(nogil=True)(matrix_descent.descend_matrix)
@@ -36,30 +36,30 @@ def descend_columns(
     round_: int,
     left: float,
 ) -> float:
-    """Minimise over one coordinate after the other by dense columns; `t` follows, in place.
+    """Minimise along the coordinates in turn, with dense columns; update `t` in place.
 
     Parameters
     ----------
     columns : numpy.ndarray, (m, n)
     places : numpy.ndarray
-        Of the coordinates' columns.
+        The columns of the coordinates.
     gradient : numpy.ndarray
-        Of the losses, at the start.
+        The gradient of the losses at the start.
     curvature : numpy.ndarray
-        The Hessian's diagonal.
+        The diagonal of the Hessian.
     sweeps : int
-        At most.
+        The largest number of sweeps.
     round_ : int
-        Every `round_`-th sweep is over all coordinates, the others over those that are not 0.
+        Every `round_`-th sweep visits all coordinates, the others only the nonzero ones.
     left : float
-        It ends with a sweep over all that lowers q by this part of what the best one did.
+        Stop after a full sweep that lowers q by less than this part of the best sweep's decrease.
 
     Returns
     -------
     square : float
-        The weighted sum of the squares of what the scores have moved by.
+        The weighted sum of squares of the scores' change.
     """
-    # The weights times what the scores have moved by.
+    # The weights times the change of the scores.
     most, is_near, moved = 0.0, False, np.zeros(len(weight))
     for sweep in range(sweeps):
         is_whole, fell = is_near or sweep % round_ == 0, 0.0
@@ -96,7 +96,7 @@ def measure(
     rest: NumPyArray,
     weight: NumPyArray,
 ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return products of some columns with `rest` and `weight`, and of their squares with that."""
+    """Return the products of some columns with `rest` and `weight`, and of their squares."""
     product, mean = np.zeros(len(chosen)), np.zeros(len(chosen))
     square = np.zeros(len(chosen))
     for k in range(np.uint64(len(chosen))):
@@ -123,15 +123,15 @@ def column_sums(
     count: NumPyArray,
     sums: NumPyArray,
 ) -> None:
-    """Add to `count` and `sums` what sparse rows have in each column.
+    """Add the number of entries and the sums of each column of sparse rows to the totals.
 
     Parameters
     ----------
     low, high : numpy.ndarray, (n,)
-        The least and the greatest residual.
+        The smallest and the largest possible residual of each row.
     sums : numpy.ndarray, (p, 4)
-        Of the features times share and share times target; the greatest and the least of what
-        residuals can make of them.
+        The sums of feature times share and of share times target, and the largest and smallest
+        product of the column with possible residuals.
     """
     for row in range(np.uint64(len(share))):
         of_row, of_target = share[row], share[row] * target[row]
@@ -160,7 +160,8 @@ def by_columns(
     Parameters
     ----------
     places : numpy.ndarray, (p,)
-        Where each begins; beyond the end of `numbers`, if it is left out. Changed.
+        The position where each column begins; past the end of `numbers` if it is left out. It is
+        modified.
     """
     end = np.uint64(len(numbers))
     for row in range(np.uint64(len(indptr) - 1)):
@@ -183,7 +184,7 @@ def products(
     numbers: NumPyArray,
     found: NumPyArray,
 ) -> None:
-    """Set a part of `found` to the products of the columns from `first` to `last` with numbers."""
+    """Write the products of the columns from `first` to `last` with `numbers` to `found`."""
     for k in range(np.uint64(first), np.uint64(last)):
         of_column = 0.0
         for place in range(indptr[k], indptr[k + np.uint64(1)]):
@@ -202,14 +203,14 @@ def first_twins(
     square: NumPyArray,
     l1: NumPyArray,
 ) -> NumPyArray:
-    """Return for each of some columns an equal one with the same penalty: itself, if none is.
+    """Return, for each of some columns, an equal one with the same penalty, or the column itself.
 
     Parameters
     ----------
     order : numpy.ndarray
-        Of the columns, by `mean`, so that equal ones are neighbours.
+        The columns sorted by `mean`, so that equal columns are neighbours.
     mean, square : numpy.ndarray
-        Sums over the columns: equal columns have equal ones.
+        Sums over the columns; equal columns have equal sums.
     """
     first = np.arange(len(chosen))
     for place in range(np.uint64(1), np.uint64(len(order))):
@@ -241,7 +242,7 @@ def scores(
     step: NumPyArray,
     along: NumPyArray,
 ) -> None:
-    """Set `along` to the products of the rows with `step`."""
+    """Write the products of the rows with `step` to `along`."""
     along[:] = 0
     for k in range(np.uint64(len(chosen))):
         size = step[k]
@@ -268,26 +269,26 @@ def sweep_columns(
     moved: NumPyArray,
     shift: float,
 ) -> tuple[float, float]:
-    """Minimise over one coordinate after the other, the intercept at its best all along.
+    """Minimise along the coordinates in turn, with the intercept at its best value throughout.
 
     Parameters
     ----------
     is_active : numpy.ndarray, bool
-        Coordinates that the sweep goes over; those that are 0 afterwards and inside the penalty
-        are taken off.
+        The coordinates that the sweep visits. Those that end at 0 with a gradient within the
+        penalty are removed.
     gradient : numpy.ndarray
-        Of the losses, at the start, the intercept's step not included.
+        The gradient of the losses at the start, without the intercept's step.
     mean, curvature : numpy.ndarray
-        Products of the columns with the weights, and the Hessian's diagonal.
+        The products of the columns with the weights, and the Hessian's diagonal.
     moved : numpy.ndarray, (n,)
-        The weights times what the scores have moved by, but for the intercept: in place.
+        The weights times the change of the scores, without the intercept's part; updated in place.
     shift : float
         The intercept's step so far.
 
     Returns
     -------
     fell : float
-        What q fell by, at least.
+        A lower bound of the decrease of q.
     shift : float
     """
     fell = 0.0
@@ -326,7 +327,7 @@ def product(
     weight: NumPyArray,
     step: NumPyArray,
 ) -> NumPyArray:
-    """Return the Hessian times a step over some columns, the intercept at its best."""
+    """Return the Hessian times a step over some columns, with the intercept at its best."""
     along, found = np.empty(len(weight)), np.empty(len(chosen))
     scores(data, indices, indptr, chosen, step, along)
     sum_ = 0.0
@@ -352,7 +353,7 @@ def squares_of_classes(
     chosen: NumPyArray,
     weight: NumPyArray,
 ) -> NumPyArray:
-    """Return the products of some columns' squares with weights (n, K)."""
+    """Return the products of some columns' squares with the weights (n, K)."""
     square = np.zeros((len(chosen), weight.shape[1]))
     for j in range(np.uint64(len(chosen))):
         for place in range(indptr[chosen[j]], indptr[chosen[j] + np.uint64(1)]):
@@ -378,23 +379,23 @@ def sweep_classes(
     share: NumPyArray,
     moved: NumPyArray,
 ) -> float:
-    """Lower q over one feature after the other, over all of its classes at once.
+    """Lower q along the features in turn, for all classes of a feature at once.
 
     Parameters
     ----------
     is_active : numpy.ndarray, bool
-        Features that the sweep goes over; those that are 0 afterwards are taken off.
+        The features that the sweep visits. Those that end at 0 are removed.
     gradient : numpy.ndarray, (m, K)
-        Of the losses, at the start.
+        The gradient of the losses at the start.
     curvature : numpy.ndarray, (m, K)
-        A diagonal above the Hessian of each feature.
+        A diagonal that is an upper bound of the Hessian of each feature.
     moved : numpy.ndarray, (n, K)
-        What the steps make of the residuals, times the shares: in place.
+        The change of the residuals by the steps, times the shares; updated in place.
 
     Returns
     -------
     fell : float
-        What q fell by, at least.
+        A lower bound of the decrease of q.
     """
     classes = np.uint64(t.shape[1])
     fell, step = 0.0, np.zeros(classes, moved.dtype)
@@ -438,7 +439,7 @@ def move_classes(
     share: NumPyArray,
     moved: NumPyArray,
 ) -> None:
-    """Add to `moved` what a step along one column makes of the residuals."""
+    """Add the change of the residuals by a step along one column to `moved`."""
     classes = np.uint64(len(step))
     for place in range(begin, end):
         row = indices[place]

@@ -1,19 +1,19 @@
 r"""Stochastic dual coordinate ascent: sparse rows with many columns, and classes of dense rows.
 
-Each row has a residual :math:`u_i = q_i - y_i` of its own, with a mean :math:`q_i` between the
-classes, and the weights are always :math:`w = -\sum_i s_i u_i x_i / \lambda`. That is the dual of
-`duality`, and a step finds the best residual of one row with all others as they are
-(Shalev-Shwartz & Zhang 2013; of classes Yu, Huang & Lin 2011). There is no length of a step to
-choose, and no noise at the optimum. An epoch goes over the rows in random order and costs less than
-a gradient.
+Each row has its own residual :math:`u_i = q_i - y_i`, with a mean :math:`q_i` between the classes,
+and the weights are always :math:`w = -\sum_i s_i u_i x_i / \lambda`. This is the dual problem of
+`duality`. A step finds the best residual of one row while all others are fixed (Shalev-Shwartz &
+Zhang 2013; for classes Yu, Huang & Lin 2011). It needs no step length, and it has no noise at the
+optimum. An epoch visits the rows in random order and costs less than a gradient.
 
-The intercept has no penalty, so that the residuals must sum to 0. The method of multipliers sees to
-that (Bertsekas 1982, chapter 2): the intercept is a weight with the penalty
-:math:`\mu (b - b_0)^2 / 2`, and after each epoch :math:`b_0` is moved to where :math:`b` is.
+The intercept has no penalty, so the residuals must sum to 0. The method of multipliers ensures this
+(Bertsekas 1982, chapter 2): the intercept is a weight with the penalty :math:`\mu (b - b_0)^2 / 2`,
+and after each epoch :math:`b_0` is set to :math:`b`.
 
-On the way the rows tell how far they are from the optimum. Where that says enough, a snapshot is
-taken in float64, with the best intercept of its weights. Its gap is the smaller of two: by the
-residuals at its scores, or by those that the rows have, which the weights fit exactly.
+During an epoch the rows estimate the distance to the optimum. When the estimate is small enough, a
+snapshot is taken in float64, with the best intercept for its weights. Its gap is the smaller of two
+bounds: by the residuals at its scores, or by the residuals of the dual, which the weights match
+exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from provenglm.rows.products import column_products, row_squares
 from provenglm.types import NumPyArray
 
 _BALANCED = 1e-10
-"""The gradient of the intercept that a snapshot may have: the gap grows with what is left of it."""
+"""The largest gradient of the intercept that a snapshot may have: the gap grows with it."""
 
 
 _TINY = float(np.finfo(np.float64).tiny)
@@ -44,17 +44,17 @@ _ULP = float(np.finfo(np.float64).eps)
 
 
 class DualCoordinateAscent(Method):
-    """Epochs over the rows, until they say that the optimum is as near as asked.
+    """Run epochs over the rows until they estimate that the optimum is near enough.
 
-    It gives up if epochs gain too little, or the penalty is too weak.
+    The method gives up if epochs gain too little or if the penalty is too weak.
 
     Parameters
     ----------
     objective : Objective
     is_precise : bool
-        Whether float32 has too few digits for what is asked.
+        Whether the requested tolerance is too small for float32.
     rng : numpy.random.Generator
-        Of the order of the rows.
+        The generator for the order of the rows.
     """
 
     name = "dual-coordinate-ascent"
@@ -66,8 +66,10 @@ class DualCoordinateAscent(Method):
         self._is_precise, self._rng = is_precise, rng
         self._dual: _Dual | None = None
         self._distances: list[float] = []
-        # What is left of the distance, and by how much the estimates of it were too small so far.
-        # The dual's leaves out what its residuals are moved by: so far up to 1.7 times.
+        # The remaining distance, and the largest factor by which its estimates were too small so
+        # far.
+        # The dual's estimate does not include balancing its residuals: so far a factor of up to
+        # 1.7.
         self._left = self._of_dual = np.inf
         self._is_near = False
         self._ratio, self._ratio_of_dual = 1.0, 2.0
@@ -83,10 +85,11 @@ class DualCoordinateAscent(Method):
             before = self._distances[-1] if self._distances else distance
             rate = min(1.0, distance / max(before, _TINY))
             self._distances.append(distance)
-            # The rows were met in the middle of the epoch, on average.
+            # On average the rows were visited in the middle of the epoch.
             self._left, self._of_dual = distance * rate**0.5, of_dual * rate**0.5
             enough = target.tol * (null - value)
-            # The proof by the dual costs about an epoch: not where that would be enough, too.
+            # The proof by the dual costs about an epoch: skip it if that epoch would be enough,
+            # too.
             self._is_near = (
                 self._ratio_of_dual * self._of_dual <= enough < self._ratio * self._left * rate
             )
@@ -122,9 +125,9 @@ class _Dual:
     Parameters
     ----------
     first : Snapshot
-        Whose residuals it begins with, and without weights with those of 0.
+        The snapshot whose residuals are the start; if it has no weights, the residuals are 0's.
     is_precise : bool
-        Whether float32 has too few digits for what is asked.
+        Whether the requested tolerance is too small for float32.
     """
 
     def __init__(
@@ -134,7 +137,7 @@ class _Dual:
         is_precise: bool,
         rng: np.random.Generator,
     ) -> None:
-        # The penalty is that of theta's coordinates.
+        # The penalty applies to theta's coordinates.
         used = int(np.argmax(objective.scaling.inverse))
         l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
         self._objective, self._l2, self._rng = objective, l2, rng
@@ -162,7 +165,7 @@ class _Dual:
                 copy[part], square[part] = block, np.einsum("ij,ij->i", block, block)
             self._rows, self._run = (copy,), loops.softmax_dense
             self._order = np.arange(n, dtype=np.uint32)
-        # Of n equal shares, n; fewer where weights differ.
+        # With n equal shares this is n; with unequal weights it is smaller.
         count = 1 / float(share @ share)
         of_weights = share * square / l2
         mean = float(share @ of_weights)
@@ -190,14 +193,14 @@ class _Dual:
         self._bias = bias - self._of_bias * self._sum
 
     def _block(self, part: slice) -> Any:
-        """Return some rows; dense ones are centred, and without the columns that are left out."""
+        """Return some rows; dense rows are centred, without the columns that are left out."""
         block: Any = self._objective.rows.block(part)
         if not self._is_dense:
             return block
         return (block - self._center) * (self._objective.scaling.inverse > 0)
 
     def epoch(self) -> tuple[float, float, float]:
-        """Return objective and the two distances to the optimum, as an epoch met them."""
+        """Run an epoch; return the objective and both distances as it measured them."""
         before = self._bias.copy()
         self._rng.shuffle(self._order)
         value, distance, of_dual = self._run(
@@ -221,9 +224,9 @@ class _Dual:
         return value + 0.5 * self._l2 * square, distance, of_dual
 
     def theta(self) -> NumPyArray:
-        """Return the coefficients in the solver's coordinates, with the best intercept of them.
+        """Return the coefficients in the solver's coordinates, with their best intercept.
 
-        Half a pass.
+        This takes half a pass.
         """
         objective = self._objective
         weights = (self._weights.T if self._is_dense else self._weights).astype(np.float64)
@@ -240,8 +243,8 @@ class _Dual:
     def gap(self, snapshot: Snapshot) -> float:
         """Return a bound of a snapshot's distance to the optimum, by the residuals of the dual.
 
-        Half a pass. The residuals are moved as little as makes them sum to 0: as those of scores,
-        the logarithms of their means, with the best intercept.
+        This takes half a pass. The residuals are changed as little as needed to sum to 0: the
+        logarithms of their means are treated as scores, and the best intercept is added.
         """
         objective = self._objective
         scores = self._residual.astype(np.float64)
@@ -265,7 +268,7 @@ class _Dual:
     def _balance(self, scores: NumPyArray) -> NumPyArray:
         """Add the best intercept to scores, in place, and return it.
 
-        Its Hessian is taken of the rows' own means.
+        Its Hessian uses the rows' own means.
         """
         objective, mean = self._objective, self._residual.copy()
         if self._is_softmax:
@@ -288,7 +291,7 @@ class _Dual:
         for _ in range(constants.MOST_STEPS):
             slope = np.atleast_1d(sum(objective.workers.map(of_part, parts)))
             if not np.abs(slope).max() < least:
-                # Far from the optimum the means are others than those of the scores.
+                # Far from the optimum the means differ from those of the scores.
                 bias += step
                 scores += step
                 break

@@ -1,13 +1,14 @@
 """Epochs of dual coordinate ascent, compiled by Numba.
 
 A row's step is the optimum of the dual along its own residual, by Newton's method: with the mean q
-that the row had and the curvature c of its dual, it solves q' = mean(z - c (q' - q)). The Hessian
-is that of the larger of q and mean(z) for each class: with mean(z) alone a row that is far on the
-wrong side would overshoot, with q alone one whose mean is next to 0 would not move.
+of the row and the curvature c of its dual, it solves q' = mean(z - c (q' - q)). The Hessian uses
+the larger of q and mean(z) for each class: with mean(z) alone, a row that is far on the wrong side
+would overshoot; with q alone, a row whose mean is near 0 would not move.
 
-What is kept are residuals, u = q - y: of a mean next to 1, float32 has no digits of what it lacks.
+Residuals are stored, u = q - y, because 1 - mean loses all digits in float32 if the mean is close
+to 1.
 
-Indices are unsigned, so that none is tested for being negative.
+Indices are unsigned, so that they are not tested for negative values.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from provenglm.compiled import njit
 from provenglm.types import NumPyArray
 
 ROWS = 8
-"""Rows that follow each other in a block; the blocks come in random order. Rows one by one took 1.4
-times as long, for they wait for memory; with 32 an epoch gained less."""
+"""Number of consecutive rows in a block; the blocks are visited in random order. Single rows took
+1.4 times as long because they wait for memory; with 32 rows an epoch gained less."""
 
 _CLOSE = 0.25
-"""A step that moves no score by more is the last of a row. Text of two classes with C = 100 took 70
-epochs with this and with half of it, and 77 with twice as much."""
+"""The inner iteration of a row stops after a step that moves no score by more than this. Text of
+two classes with C = 100 took 70 epochs with this value and with half of it, and 77 with twice as
+much."""
 
 _STEPS = 10
-"""Of Newton's method for a row, at most. One is enough but in the first epochs; with no more than
-one there, text of two classes with C = 10 took 2 epochs more."""
+"""The largest number of Newton steps per row. One is enough after the first epochs; with a limit of
+one, text of two classes with C = 10 took 2 epochs more."""
 
 _LEAST = 1e-3
-"""Of a mean: what is left of it, at least, by one step."""
+"""One step leaves at least this part of a mean."""
 
 _TINY = 1e-30
 
@@ -51,27 +53,29 @@ def logistic(
     of_weights: float,
     of_bias: float,
 ) -> tuple[float, float, float]:
-    """Take a step for each row, in place; return the mean loss and two distances, as they were met.
+    """Take a step for each row, in place; return the mean loss and two distances.
 
-    A distance is the duality gap that a proof would find: by the residuals at the scores, and by
-    those of the dual. The second is smaller, by as much as the curvature of the dual is larger.
+    The loss and the distances are measured at each row before its step. A distance is the duality
+    gap that a proof would find, by the residuals at the scores or by those of the dual. The second
+    is smaller, by a factor that grows with the curvature of the dual.
 
     Parameters
     ----------
     curvature : numpy.ndarray, (n,)
-        Of the dual: by how much a row's score falls if its own residual grows by 1.
+        The curvature of the dual: the decrease of a row's score if its own residual grows by 1.
     blocks : numpy.ndarray
         The order of the blocks of rows.
     residual : numpy.ndarray, (n,)
-        Each row's, in the dual: with its target's sign off, the probability of the other class.
+        The rows' residuals in the dual. Times the sign of its target, each is the probability of
+        the other class.
     weights : numpy.ndarray, (p,)
-        Those of the dual's residuals.
+        The weights of the dual's residuals.
     bias : numpy.ndarray, (1,)
-        In float64: it is the sum of many small steps.
+        The intercept, in float64 because it is the sum of many small steps.
     offset : numpy.ndarray, (n,) or (0,)
-        What is added to the scores, in float64; empty if nothing is.
+        The offsets of the scores in float64; empty if there are none.
     of_weights, of_bias : float
-        By how much weights and bias fall with a residual times its share.
+        The decrease of the weights and of the intercept per residual times its share.
     """
     number, has_offset = weights.dtype.type, len(offset) > 0
     one, least, tiny = number(1), number(_LEAST), number(_TINY)
@@ -119,15 +123,15 @@ def logistic(
 def _best(
     score: NumPyArray, u: NumPyArray, step: NumPyArray, slope: NumPyArray, c: float, own: np.uint64
 ) -> tuple[float, float, float]:
-    """Move a row's residuals u to the optimum of the dual, in place; all (K,).
+    """Move a row's residuals u to the optimum of the dual, in place; all arrays are (K,).
 
-    The residual of the row's own class is minus the sum of the others. Its mean is next to 1 where
-    a row is on the right side, and the mean alone would have no digits of what is missing.
+    The residual of the row's own class is minus the sum of the others. If a row is on the right
+    side, its mean is close to 1, and the mean alone would lose the digits of the difference.
 
     Returns
     -------
     tuple of float
-        Of the scores as they came: the loss, and twice both distances.
+        The loss and twice both distances, at the scores before the step.
     """
     number = score.dtype.type
     one, zero, least, tiny = number(1), number(0), number(_LEAST), number(_TINY)
@@ -150,7 +154,7 @@ def _best(
         elif count == 0:
             loss = np.log(others) + top - score[own]
         p_own *= inverse
-        # (diag(1 / h) + c) step = (p - q) / h + a constant, so that the step's sum is 0.
+        # (diag(1 / h) + c) step = (p - q) / h + a constant, chosen such that the step sums to 0.
         q_own = one + of_own
         rest, h_own = -others * inverse - of_own, max(p_own, q_own)
         part = one / (one + c * h_own)
@@ -207,7 +211,7 @@ def softmax(
     of_weights: float,
     of_bias: float,
 ) -> tuple[float, float, float]:
-    """Do what `logistic` does, of classes: `residual` and `offset` are (n, K), `weights` (p, K)."""
+    """Run `logistic` for classes: `residual` and `offset` are (n, K), `weights` is (p, K)."""
     number, has_offset = weights.dtype.type, len(offset) > 0
     outputs = np.uint64(len(bias))
     score, u = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
@@ -255,10 +259,11 @@ def softmax_dense(
     of_weights: float,
     of_bias: float,
 ) -> tuple[float, float, float]:
-    """Do what `softmax` does, for dense rows (n, p) one by one; `weights` is (K, p).
+    """Run `softmax` for dense rows (n, p), one by one; `weights` is (K, p).
 
-    A class's weights lie side by side, so that its score is a sum of products of vectors: for ten
-    classes an epoch takes a third of the time, and less than BLAS needs for a gradient.
+    The weights of a class are contiguous, so that its score is a dot product of contiguous vectors:
+    for ten classes an epoch takes a third of the time, and less time than BLAS needs for a
+    gradient.
     """
     number, has_offset = weights.dtype.type, len(offset) > 0
     outputs, columns = weights.shape

@@ -1,4 +1,4 @@
-"""Systems over some rows and columns of a symmetric matrix, one after the other."""
+"""Solve a sequence of systems over some rows and columns of a symmetric matrix."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from provenglm import constants
 from provenglm.types import NumPyArray
 
 _RIDGE = 1e-13
-"""Of the diagonal: what makes the Hessian of duplicate columns positive definite."""
+"""Relative ridge on the diagonal that makes the Hessian of duplicate columns positive definite."""
 
 _ROUNDING = 1e-10
-"""Of the right side: a solution that leaves no more of it is exact."""
+"""A solution is exact if its residual is at most this part of the right side."""
 
 
 class Factor:
     """The Cholesky factor of some rows and columns of a matrix.
 
-    If only a few rows join and leave, the next system has the same factor, and a small system
-    beside it (block elimination): a row that leaves is held at 0 by a multiplier.
+    If only a few rows join or leave, the next system reuses the factor together with a small system
+    (block elimination). A multiplier holds each row that left at 0.
     """
 
     def __init__(self) -> None:
@@ -37,16 +37,16 @@ class Factor:
         Parameters
         ----------
         matrix : numpy.ndarray, (m, m)
-            Rows may join between calls; those that are there stay as they are.
+            The matrix. Rows may be added between calls; existing ones must not change.
         rows : numpy.ndarray
             The rows and columns of the system.
         right : numpy.ndarray, (m,)
-            The right side: 0 in all other rows.
+            The right side, which is 0 in all other rows.
 
         Returns
         -------
         solution : numpy.ndarray, (m,)
-            0 in all other rows.
+            The solution, which is 0 in all other rows.
         is_regular : bool
         """
         is_asked = np.zeros(len(matrix), bool)
@@ -64,14 +64,14 @@ class Factor:
             if np.linalg.norm(rest) <= _ROUNDING * np.linalg.norm(right):
                 return solution, self._is_regular
             if not changed:
-                # Once more for what the ridge has changed.
+                # A second step corrects the effect of the ridge.
                 return solution + times(rest), self._is_regular
             self._factorise(matrix, rows)
 
     def _inverse(
         self, matrix: NumPyArray, joined: NumPyArray, left: NumPyArray
     ) -> Callable[[NumPyArray], NumPyArray]:
-        """Return what solves the system that some rows have joined, and some have left."""
+        """Return the function that solves the system after some rows have joined or left."""
         rows, count, many = self._rows, len(joined), len(joined) + len(left)
         beside = np.zeros((len(rows), many), order="F")
         beside[:, :count] = matrix[np.ix_(rows, joined)]

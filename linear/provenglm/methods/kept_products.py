@@ -1,4 +1,4 @@
-"""Columns of dense rows and their products, each made once: a squared loss has no other Hessian."""
+"""Keep columns of dense rows and their products: a squared loss has a constant Hessian."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from provenglm.types import NumPyArray
 
 
 class KeptColumns:
-    """The features that a run, or the runs of a path, have asked for.
+    """The columns that a run, or the runs of a path, have used.
 
-    With an intercept they are centred, so that it has no products with them.
+    With an intercept the columns are centred, so that their products with the intercept are 0.
 
     Attributes
     ----------
     place : numpy.ndarray, (p,)
-        Of each feature among these; -1 of those that are not there.
+        The place of each feature among these columns; -1 if it is not among them.
     values : numpy.ndarray
-        A row for each: there may be more rows than features.
+        One row per feature; there may be unused rows.
     mean : numpy.ndarray, (m,)
-        What theta's coordinates have beyond the centred ones.
+        The difference of the means in theta's coordinates from the centred columns.
     square : numpy.ndarray, (m,)
-        Weighted sums of squares.
+        The weighted sums of squares.
     """
 
     def __init__(self) -> None:
@@ -37,19 +37,20 @@ class KeptColumns:
         self.mean = self.square = np.zeros(0)
 
     def count_with(self, wanted: NumPyArray) -> int:
-        """Return how many features there are with some others."""
+        """Return the number of kept features after adding `wanted`."""
         new = len(wanted)
         if len(self.place):
             new = int((self.place[wanted] < 0).sum())
         return len(self.mean) + new
 
     def join(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
-        """Add those of some features that are not there; return the places of all of them.
+        """Add the features that are missing; return the places of all wanted features.
 
         Parameters
         ----------
         objective : Objective
-            Of dense rows in float64; its rows, shares and coordinates are the same in each call.
+            An objective of dense rows in float64. Its rows, shares and coordinates are the same in
+            each call.
         wanted : numpy.ndarray
         """
         if not len(self.place):
@@ -76,7 +77,7 @@ class KeptColumns:
         added -= center[:, None]
         added *= inverse[:, None]
         if objective.intercept:
-            # Of a sample's centre a little is left.
+            # The sample's centre leaves a small rest of the mean.
             mean = added @ objective.share
             added -= mean[:, None]
         self.mean = np.append(self.mean, mean)
@@ -85,7 +86,7 @@ class KeptColumns:
         return np.asarray(self.place[wanted])
 
     def scores(self, theta: NumPyArray) -> NumPyArray | None:
-        """Return the scores of theta (p + 1,) without offsets, if all of its features are there."""
+        """Return the scores of theta (p + 1,) without offsets, or None if a feature is missing."""
         used = np.flatnonzero(theta[:-1])
         if not len(self.place) or (self.place[used] < 0).any():
             return None
@@ -98,7 +99,7 @@ class KeptColumns:
 
 @dataclass
 class ByKeptColumns(Objective):
-    """The objective of dense rows, whose scores come from columns that are kept, if they are there.
+    """The objective of dense rows, whose scores are computed from kept columns if possible.
 
     Attributes
     ----------
@@ -120,16 +121,16 @@ class ByKeptColumns(Objective):
 
 
 class KeptProducts:
-    """Weighted products of some of the features with each other.
+    """The weighted products of some features with each other.
 
     Attributes
     ----------
     features : numpy.ndarray, (m,)
-        In the order in which they joined.
+        The features, in the order in which they were added.
     factor : Factor
-        Of `hessian`.
+        The factor of `hessian`.
     hessian_of : tuple of numpy.ndarray, optional
-        Features whose Hessian was made as a whole, and that, without a penalty.
+        Features whose Hessian was computed at once, and that Hessian without a penalty.
     """
 
     def __init__(self) -> None:
@@ -141,12 +142,12 @@ class KeptProducts:
         self._penalty = np.zeros(0)
 
     def join(self, objective: Objective, wanted: NumPyArray) -> NumPyArray:
-        """Add those of some features that are not there; return the places of all columns.
+        """Add the features that are missing; return the places of all wanted columns.
 
         Parameters
         ----------
         objective : Objective
-            As in `KeptColumns.join`.
+            The objective; see `KeptColumns.join`.
         wanted : numpy.ndarray, sorted
         """
         columns = self.columns
@@ -163,7 +164,7 @@ class KeptProducts:
         if len(new):
             added = columns.values[places[first:]]
             if first:
-                # With all columns: to take out those that are asked for would take longer.
+                # Multiply with all columns, because selecting the wanted ones would take longer.
                 beside = (added * objective.share) @ columns.values[: len(columns.mean)].T
                 self._products[first:count, :first] = beside[:, places[:first]]
                 self._products[:first, first:count] = beside[:, places[:first]].T
@@ -171,7 +172,7 @@ class KeptProducts:
         return places
 
     def hessian(self, penalty: NumPyArray) -> NumPyArray:
-        """Return the products with a penalty (m,) on the diagonal; it may have more rows than m."""
+        """Return the products plus a penalty (m,) on the diagonal; there may be unused rows."""
         count = len(self.features)
         if not np.array_equal(penalty[: len(self._penalty)], self._penalty):
             self.factor = Factor()

@@ -1,6 +1,6 @@
-"""Coordinate descent on a Hessian that is a matrix: compiled if it is large, else as it is.
+"""Coordinate descent on a Hessian that is a matrix: compiled only if the matrix is large.
 
-To load Numba takes a second, and to compile takes more.
+Loading Numba takes a second, and compiling takes longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import numpy as np
 from provenglm.types import NumPyArray
 
 _TIE = 1e-13
-"""Of the penalty: a gradient beyond it by less is rounding, as that of an equal column."""
+"""A gradient that exceeds the penalty by less than this part is rounding, such as that of an equal
+column."""
 
 
 def descend_matrix(
@@ -24,28 +25,29 @@ def descend_matrix(
     most: float,
     is_solved: bool,
 ) -> tuple[float, bool]:
-    """Minimise over one coordinate after the other; `gradient` and `t` follow, in place.
+    """Minimise along the coordinates in turn; update `gradient` and `t` in place.
 
-    All arrays may be lists, in which Python is fast.
+    All arrays may be lists, which are fast in pure Python.
 
     Parameters
     ----------
     sweeps : int
         The largest number of sweeps.
     steady : int
-        It ends after this number of sweeps that change no sign.
+        Stop after this number of sweeps without a change of sign.
     left : float
-        It ends with a sweep that lowers q by this part of what the best one did.
+        Stop after a sweep that lowers q by less than this part of the best sweep's decrease.
     most : float
-        What that was so far.
+        The best sweep's decrease so far.
     is_solved : bool
-        Whether `t` is the least for its signs: if the first sweep changes none, it is the least.
+        Whether `t` is the minimum for its signs: if the first sweep changes none, it is the
+        minimum.
 
     Returns
     -------
     most : float
     is_least : bool
-        Whether no more is to be gained.
+        Whether `t` is the minimum, so that no decrease is left.
     """
     unchanged = 0
     for sweep in range(sweeps):

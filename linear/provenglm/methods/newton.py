@@ -1,4 +1,4 @@
-"""Newton's method with a Hessian that is factored: that of all rows, or of a sample of them."""
+"""Newton's method with a factored Hessian, of all rows or of a sample."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from provenglm.types import NumPyArray
 
 
 class Newton(Method):
-    """Steps of the full gradient in the metric of a Hessian over all weights.
+    """Steps along the full gradient, in the metric of a Hessian over all weights.
 
-    The Hessian of a sample is corrected by what the steps so far have told. It is computed again
-    where a step leaves too much, and the curvature has changed.
+    The Hessian of a sample is corrected by the changes of the gradient along the steps. It is
+    computed again if a step leaves too much and the curvature has changed.
 
     Parameters
     ----------
     objective : Objective
     sample : Sample
-        Whose Hessian is taken: all rows in their order, or some of them.
+        The rows of the Hessian: all rows in their order, or some of them.
     """
 
     def __init__(self, objective: Objective, sample: Sample) -> None:
@@ -55,7 +55,7 @@ class Newton(Method):
             self._measure(point, scores)
             step, decrement = self._step(point)
         self._last = decrement
-        # Beside a Hessian of all rows, the scores along a step cost nothing.
+        # The scores along a step cost nothing next to a Hessian of all rows.
         along = -(self._sample.rows @ step) if self._has_all else None
         return Step(-step, decrement, 2 * decrement, along)
 
@@ -69,7 +69,7 @@ class Newton(Method):
         return knew
 
     def _step(self, point: Snapshot) -> tuple[NumPyArray, float]:
-        """Return the step to be subtracted, and the decrement."""
+        """Return the step to subtract, and the decrement."""
         assert self._metric is not None
         step = self._secants.solve(self._metric, point.gradient)
         step = centre_unpenalised(step, self.objective.penalty)
@@ -80,7 +80,7 @@ class Newton(Method):
         return point.scores if self._has_all else self._sample.scores(point.theta)
 
     def _measure(self, point: Snapshot, scores: NumPyArray) -> None:
-        """Compute the Hessian, and factor it."""
+        """Compute and factor the Hessian."""
         sample = self._sample
         self._curvature = sample.loss.curvature(scores, sample.target)
         if not self._has_all:
@@ -92,7 +92,7 @@ class Newton(Method):
         self._metric = self._factored(hessian, point)
 
     def _factored(self, hessian: NumPyArray, point: Snapshot) -> CholeskyMetric | TriangleMetric:
-        """Return the factor of a Hessian, or of its root if that of itself has too few digits."""
+        """Return the factor of the Hessian, or of its root if the Hessian has too few digits."""
         metric = CholeskyMetric(hessian, self._has_all, self._kept)
         if not metric.is_rough or not isinstance(self._sample.rows, np.ndarray):
             return metric
@@ -113,7 +113,7 @@ class Newton(Method):
         return metric
 
     def _has_changed(self, scores: NumPyArray) -> bool:
-        """Whether the curvature is another than that of the metric."""
+        """Whether the curvature differs from that of the metric."""
         share, curvature = (
             self._sample.share,
             self._sample.loss.curvature(scores, self._sample.target),
@@ -124,17 +124,18 @@ class Newton(Method):
     # The start.
 
     def levels(self) -> Iterator[tuple[Method, float]]:
-        """Yield Newton's method on a part of the sample, by way of parts of that.
+        """Yield Newton's method on growing parts of the sample.
 
-        Each to the error that a sample of its size has anyway, about p / 2n in units of the loss.
-        Not on the whole sample: a step over all rows costs less and leads further.
+        Each part is solved to the error that a sample of its size has anyway, about p / 2n in units
+        of the loss. The whole sample is not solved: a step over all rows costs less and leads
+        further.
         """
         objective, sample = self.objective, self._sample
         theta, null = objective.null()
         if self._has_all:
             return
         objective.takes_moments = self._has_gap(theta)
-        # A pass over data on disk costs so much more than the sample that the whole of it pays.
+        # A pass over data on disk costs so much that solving the whole sample pays.
         sizes = [len(sample.target) // (constants.GROWTH if self._thinned is None else 1)]
         least = max(constants.LEAST_ROWS // 2, 2 * constants.ROWS_OF_A_FEATURE * len(theta))
         while sizes[-1] >= least:
@@ -152,9 +153,10 @@ class Newton(Method):
         return theta - CholeskyMetric(hessian).solve(gradient)
 
     def _has_gap(self, theta: NumPyArray) -> bool:
-        """Whether a duality gap may come near the distance to the optimum.
+        """Whether the duality gap may come close to the distance to the optimum.
 
-        It is about the curvature over the penalty times as large, of the least penalised feature.
+        The gap is larger by about the curvature divided by the penalty of the least penalised
+        feature.
         """
         sample, objective = self._sample, self.objective
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]

@@ -1,19 +1,19 @@
-r"""Newton's method by conjugate gradients: where the Hessian is too large to be factored.
+r"""Newton's method by conjugate gradients, for Hessians that are too large to be factored.
 
-From a snapshot, which is taken in float64, the step :math:`v = -H^{-1} g` is solved for as far as
-it is worth (Dembo, Eisenstat & Steihaug 1982), with the Hessian's diagonal as preconditioner. For
-classes of dense rows it is the mean of the classes' Hessians on a sample: one matrix for all, and a
-number for each. The products :math:`H v` are those of a copy of the rows in float32. The intercepts
-are eliminated: for each v their best step is known from n numbers, and what is left is the Hessian
-of features that are centred with the curvatures as weights. The length of the step is looked for on
+A snapshot is taken in float64. The step :math:`v = -H^{-1} g` is solved only as precisely as it
+pays (Dembo, Eisenstat & Steihaug 1982). The preconditioner is the Hessian's diagonal; for classes
+of dense rows it is the mean of the classes' Hessians on a sample, one matrix for all classes with a
+factor for each. The products :math:`H v` use a copy of the rows in float32. The intercepts are
+eliminated: for each v their best step is a function of n numbers, and the rest is the Hessian of
+features that are centred with the curvatures as weights. The length of the step is searched for on
 the scores alone.
 
-Rows that are far on the wrong side have next to no curvature, and a whole step overshoots by far.
-After a step that was cut short their curvature is taken of a mean nearer to their target, until
-steps are long again (`Loss.second_derivative`); the Hessian itself is used near the optimum.
+Rows that are far on the wrong side have almost no curvature, so that a whole step overshoots. After
+a shortened step, their curvature is computed at a mean closer to their target, until steps are long
+again (`Loss.second_derivative`); near the optimum the Hessian itself is used.
 
-The gap of a snapshot is that of its gradient, which conjugate gradients make small in all
-directions: the run ends by proof.
+The gap of a snapshot is that of its gradient. Conjugate gradients make the gradient small in all
+directions, so that the run ends by proof.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from provenglm.rows.products import column_products, column_squares
 from provenglm.types import NumPyArray
 
 _CENTRED = 1e-3
-"""Of a column's squares, that its centring leaves at least: less would be rounding."""
+"""Float32 is precise enough if centring leaves at least this part of a column's sum of squares: a
+smaller rest would be rounding."""
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -54,13 +55,13 @@ class NewtonCG(Method):
     Parameters
     ----------
     objective : Objective
-        Of sparse rows, or of dense ones with classes.
+        An objective of sparse rows, or of dense rows with classes.
     is_precise : bool
-        Whether float32 has too few digits for the products.
+        Whether the requested tolerance is too small for products in float32.
     has_room : bool
-        Whether there is memory for a copy of the rows.
+        Whether a copy of the rows fits into memory.
     sample : Sample, optional
-        Of dense rows with classes: whose mean Hessian over the classes is the preconditioner.
+        The sample of dense rows with classes whose mean Hessian is the preconditioner.
     """
 
     name = "newton-cg"
@@ -85,7 +86,7 @@ class NewtonCG(Method):
             self._rows = _Rows(self.objective, dtype, self._has_room)
         hessian = _Hessian(self.objective, self._rows, point, self._caution, self._common)
         step, self._size = hessian.solved(self._size, target)
-        # With caution the model gains less than there is.
+        # With a curvature shift the model underestimates the gain.
         left = np.inf if self._caution else step.decrement
         return step._replace(decrement=min(target.gap, left))
 
@@ -97,7 +98,7 @@ class NewtonCG(Method):
 
 
 def _needs_float64(objective: Objective) -> bool:
-    """Return whether float32 has too few digits for the rows: sparse ones are not centred."""
+    """Return whether float32 is too imprecise for the rows; sparse rows are not centred."""
     rows, scaling = objective.rows, objective.scaling
     if not rows.is_sparse:
         return False
@@ -110,9 +111,9 @@ class _Rows:
     Parameters
     ----------
     dtype : numpy dtype
-        Of the copy; sums of blocks are float64.
+        The dtype of the copy; sums over blocks are in float64.
     has_room : bool
-        If there is none, each product makes the blocks again.
+        Whether the blocks are kept; if not, each product computes them again.
     """
 
     def __init__(self, objective: Objective, dtype: np.dtype[Any], has_room: bool) -> None:
@@ -136,7 +137,7 @@ class _Rows:
         return self._made(k) if block is None else block
 
     def times(self, weights: NumPyArray) -> NumPyArray:
-        """Return the products of all rows with weights, (n,) or (n, K): half a pass."""
+        """Return the products of all rows with weights, (n,) or (n, K), in half a pass."""
         objective = self._objective
         outputs = weights.shape[1:]
         scores = np.empty((objective.n, *outputs), self.dtype)
@@ -151,9 +152,9 @@ class _Rows:
         return scores
 
     def image(self, weights: NumPyArray, each: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the scores for weights, (n,), and the features' products with `each` of them.
+        """Return the scores (n,) of weights, and the features' products with `each` times these.
 
-        A pass that reads each block once, for one output.
+        This is one pass for one output, which reads each block once.
         """
         objective = self._objective
         scores = np.empty(objective.n, self.dtype)
@@ -168,9 +169,9 @@ class _Rows:
         return scores, self._summed(product, ())
 
     def products(self, columns: Callable[[slice], NumPyArray], outputs: int) -> NumPyArray:
-        """Return the products of the features with numbers of each row: half a pass.
+        """Return the products of the features with numbers of each row, in half a pass.
 
-        The numbers of a block are made when it is read, for a cache has room for them.
+        The numbers are computed block by block, so that they stay in the cache.
         """
         self._objective.reads.rows += self._objective.n / 2
         return self._summed(
@@ -189,7 +190,7 @@ class _Rows:
         return both[..., 0], both[..., 1]
 
     def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
-        """Return a sum over all blocks, in float64: (p, *shape)."""
+        """Return a sum over all blocks in float64, (p, *shape)."""
         objective = self._objective
         total = np.zeros((objective.rows.shape[1], *shape))
         for each in objective.workers.map(of_block, range(len(self._parts)), together=1):
@@ -198,11 +199,11 @@ class _Rows:
 
 
 class _Common:
-    """The inverse of the mean of the classes' Hessians, on a sample: it is as large as for one.
+    """The inverse of the mean of the classes' Hessians on a sample: one matrix for all classes.
 
     It is computed again when a fifth of the curvature has changed. The step of a class is longer by
-    the root of the mean curvature over its own: without a penalty the ratio itself would be right,
-    with a large one 1. 50 unbalanced classes took 51 passes without it, and 27 with it.
+    the root of the mean curvature divided by its own curvature: without a penalty the ratio itself
+    would be right, with a large penalty 1. On 50 unbalanced classes this reduced 51 passes to 27.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -211,9 +212,9 @@ class _Common:
         self._inverse: NumPyArray = np.zeros((0, 0))
 
     def inverse(self, curvature: SecondDerivative) -> tuple[NumPyArray, NumPyArray]:
-        """Return the inverse, (p, p), where the intercept makes its best step, and the roots, (K,).
+        """Return the inverse, (p, p), with the intercept at its best step, and the roots, (K,).
 
-        A class's steps are longer by its root.
+        The steps of a class are longer by its root.
         """
         sample = self._sample
         assert sample.indices is not None
@@ -230,20 +231,20 @@ class _Common:
 
 
 class _Hessian:
-    """The Hessian at a snapshot, of the weights alone: the intercepts follow them.
+    """The Hessian at a snapshot, of the weights alone; the intercepts make their best step.
 
     Parameters
     ----------
     caution : float
-        See `Loss.second_derivative`.
+        The curvature shift; see `Loss.second_derivative`.
     common : _Common, optional
-        The preconditioner of each class, in place of the diagonal.
+        The preconditioner of each class, which replaces the diagonal.
 
     Attributes
     ----------
     rows : _Rows
     penalty, diagonal : numpy.ndarray, (p,) or (p, 1) and theta[:-1]'s shape
-        `diagonal` exists only if there is no `common`.
+        `diagonal` exists only without `common`.
     """
 
     def __init__(
@@ -285,19 +286,19 @@ class _Hessian:
         return np.where(diagonal > 0, diagonal, 1.0)
 
     def _weighted(self, along: NumPyArray, part: slice) -> NumPyArray:
-        """Return what a change of some rows' scores makes of their residuals, times the shares."""
+        """Return the change of the residuals by a change of some rows' scores, times the shares."""
         share, change = self._share[part], self._curvature.part(part).times(along)
         change *= share if change.ndim == 1 else share[:, None]
         return change
 
     def _products(self, along: NumPyArray) -> NumPyArray:
-        """Return the products of the features with what it makes of all residuals."""
+        """Return the products of the features with the change of all residuals."""
         return self.rows.products(
             lambda part: self._weighted(along[part], part), self._objective.loss.outputs
         )
 
     def _total(self, along: NumPyArray) -> NumPyArray:
-        """Return the sums of that over the rows."""
+        """Return the sums of the residuals' change over the rows."""
 
         def of(part: slice) -> NumPyArray:
             return np.asarray(self._share[part] @ self._curvature.part(part).times(along[part]))
@@ -308,17 +309,17 @@ class _Hessian:
         return total
 
     def _best(self, of_weights: NumPyArray) -> NumPyArray:
-        """Return the intercepts' step for what the others make of their gradient."""
+        """Return the intercepts' best step, given the other weights' effect on their gradient."""
         step = -self._inverse @ np.atleast_1d(of_weights)
         return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
 
     def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-        """Return the intercepts' best step beside one, and scores and gradient of both."""
+        """Return the intercepts' best step for a step, and the scores and gradient of both."""
         if step.ndim == 1:
             along, product = self.rows.image(step, self._each)
             best = self._best(np.sum(self._each * along, dtype=np.float64))
             along += best.astype(along.dtype)
-            # What the intercept adds to the gradient is known without the rows.
+            # The intercept's effect on the gradient is known without reading the rows.
             product += best * self._mean
         else:
             along = self.rows.times(step)
@@ -329,7 +330,7 @@ class _Hessian:
         return best, along, product
 
     def _reduced(self, gradient: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the gradient where the intercepts have made their best step, and that step."""
+        """Return the gradient after the intercepts' best step, and that step."""
         first = self._best(gradient[-1])
         if not np.any(first):
             return gradient[:-1], first
@@ -340,22 +341,23 @@ class _Hessian:
         return gradient[:-1] + self._products(moved), first
 
     def solved(self, last: float, target: Target) -> tuple[Step, float]:
-        """Return the step of conjugate gradients that leaves a part of the gradient.
+        """Return the step of conjugate gradients that leaves a given part of the gradient.
 
-        They also end when the gap after the step is small enough beside what is gained by then:
-        before the step, and by the step itself.
+        The iteration also ends when the gap after the step is small enough relative to the total
+        improvement, before the step and by the step itself.
 
         Parameters
         ----------
         last : float
-            The gradient's size at the last step: the more that step gained, the less is left.
+            The gradient's size at the last step: if that step gained much, the next one leaves
+            less.
 
         Returns
         -------
         step : Step
-            Its decrement is what the step gains, and about what it leaves.
+            The step. Its decrement is its predicted gain plus an estimate of what remains.
         size : float
-            That of the gradient, in the preconditioner's metric.
+            The size of the gradient in the preconditioner's metric.
         """
         gradient = self._snapshot.gradient
         reduced, intercept = self._reduced(gradient)
@@ -363,7 +365,7 @@ class _Hessian:
         scores = np.zeros(self._snapshot.scores.shape, self.rows.dtype)
         scores += intercept.astype(scores.dtype)
         size = float(np.sqrt(np.vdot(right, self._preconditioned(right))))
-        # A quadratic function is the same everywhere: a second step would gain nothing.
+        # A quadratic function has a constant Hessian: a second step would gain nothing.
         forcing = 0.0
         if not self._objective.loss.is_quadratic:
             left = constants.MOST_FORCING * size / max(last, _TINY)

@@ -1,4 +1,4 @@
-"""Newton's method in the space that the rows span, where these are fewer than the features."""
+"""Newton's method in the space that the rows span, for fewer rows than features."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from provenglm.types import NumPyArray
 class RowSpaceNewton(Newton):
     r"""Newton's method with one weight for each row.
 
-    With :math:`B = \hat X \Lambda^{-1/2}` and an orthonormal basis Q of its rows, the rows
-    :math:`B Q` have the same products with each other. So n weights of penalty 1 stand for p (the
-    representer theorem): it is the same function of the same scores, with the same optimum.
+    With :math:`B = \hat X \Lambda^{-1/2}` and an orthonormal basis Q of its rows, the rows :math:`B
+    Q` have the same products with each other. So n weights with penalty 1 replace p weights (the
+    representer theorem): the objective is the same function of the same scores, with the same
+    optimum.
 
     Parameters
     ----------
     objective : Objective
-        Of dense rows, with a penalty.
+        An objective of dense rows, with a penalty.
     sample : Sample
         All rows in their order.
     """
@@ -32,7 +33,7 @@ class RowSpaceNewton(Newton):
     def __init__(self, objective: Objective, sample: Sample) -> None:
         used = objective.scaling.inverse > 0
         self._weight = np.where(used, 1 / np.sqrt(objective.penalty[:-1]), 0.0)
-        # Householder's reflections: the products of the rows would have the squares of the scales.
+        # Householder reflections, because the products of the rows would square the scales.
         scaled = sample.rows[:, :-1] * self._weight
         self._reflections, upper = scipy.linalg.qr(
             scaled.T, mode="raw", overwrite_a=True, check_finite=False
@@ -45,7 +46,7 @@ class RowSpaceNewton(Newton):
             rows=DenseRows(rows),
             scaling=Scaling(np.zeros(width), np.ones(width)),
             penalty=penalty,
-            # Sums over these rows are not those of the features: none is kept.
+            # Sums over these rows differ from those of the features, so none is kept.
             centered=True,
             moments=None,
             squares=None,
@@ -69,7 +70,7 @@ class RowSpaceNewton(Newton):
         return np.concatenate([(self._turned(padded, "N").T * self._weight).T, theta[-1:]])
 
     def _turned(self, weights: NumPyArray, way: str) -> NumPyArray:
-        """Return Q times weights of p rows, or with 'T' its transpose times them."""
+        """Return Q times weights of p rows, or its transpose times them if `way` is 'T'."""
         reflections, factors = self._reflections
         columns = np.asfortranarray(weights.reshape(len(weights), -1))
         apply = scipy.linalg.get_lapack_funcs("ormqr", (reflections, columns))

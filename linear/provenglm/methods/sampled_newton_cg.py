@@ -1,9 +1,9 @@
 """Newton's method by conjugate gradients with a sample's Hessian.
 
-A step solves for the gradient of all rows with the Hessian of some of them, by conjugate gradients
-in float32. Their preconditioner is one matrix for all outputs: the second moments times the mean
-curvature, with the penalty. Each step takes other rows of the sample, so that what one of them does
-not know of the Hessian, the next ones do.
+A step solves a system with the gradient of all rows and the Hessian of some of them, by conjugate
+gradients in float32. The preconditioner is one matrix for all outputs: the second moments times the
+mean curvature, plus the penalty. Each step uses other rows of the sample, so that later steps
+correct the sampling error of earlier ones.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class SecondMoments:
     ----------
     sample : Sample
     objective : Objective
-        That of all rows.
+        The objective of all rows.
 
     Attributes
     ----------
     moments : numpy.ndarray, (p + 1, p + 1)
-        A, with 1 on the diagonal for what the sample does not know.
+        A, with 1 on the diagonal for columns that the sample cannot measure.
     """
 
     def __init__(self, sample: Sample, objective: Objective) -> None:
@@ -58,7 +58,7 @@ class SecondMoments:
         self._inverse: NumPyArray | None = None
 
     def inverse_at(self, curvature: float) -> NumPyArray:
-        """Return the inverse for a mean curvature, or for one that is near it, in float32."""
+        """Return the inverse for a mean curvature, or for one near it, in float32."""
         is_far = curvature > 0 and not 0.5 <= curvature / self._curvature <= 2
         if self._inverse is None or is_far:
             self._curvature = curvature if is_far else self._curvature
@@ -75,21 +75,21 @@ class SecondMoments:
 
 
 class SampledNewtonCG(Method):
-    """For outputs whose Hessian is too large for a matrix.
+    """Newton-CG with a sample, for outputs whose Hessian is too large for a matrix.
 
-    It gives up before it begins if a sample of classes has too few rows for each effective
+    The method gives up before it begins if a sample of classes has too few rows per effective
     dimension. 40,000 rows of 7 classes (effective dimension 53) took 26 passes, and 87 by
-    `NewtonCG`. Some thousand rows are few for each of many classes: 15,000 rows of 100 classes
-    (effective dimension 40) took 4,241 passes, and 61 by `NewtonCG`.
+    `NewtonCG`. With many classes, a few thousand rows are few for each class: 15,000 rows of 100
+    classes (effective dimension 40) took 4,241 passes, and 61 by `NewtonCG`.
 
     Parameters
     ----------
     count : int
-        Rows of the sample for each step.
+        Number of the sample's rows in each step.
     is_precise : bool
-        Whether float32 has too few digits for the passes.
+        Whether the requested tolerance is too small for passes in float32.
     second : SecondMoments, optional
-        Those of the sample, if they are known.
+        The second moments of the sample, if they are known.
     """
 
     name = "sampled-newton-cg"
@@ -164,7 +164,7 @@ class SampleHessian:
     Attributes
     ----------
     curvature : float
-        The mean.
+        The mean curvature.
     inverse : numpy.ndarray, (p + 1, p + 1)
         The preconditioner.
     """
@@ -198,7 +198,7 @@ class SampleHessian:
         objective.reads.rows += len(self._rows)
 
     def times(self, vector: NumPyArray) -> NumPyArray:
-        """Return the Hessian, with the penalty, times a vector of theta's shape."""
+        """Return the Hessian plus the penalty, times a vector of theta's shape."""
         weights = vector.astype(np.float32)
 
         def of_block(part: slice) -> NumPyArray:
@@ -219,7 +219,7 @@ class SampleHessian:
         return total
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
-        """Return about P^-1 times a gradient of theta's shape, by conjugate gradients."""
+        """Return approximately P^-1 times a gradient of theta's shape, by conjugate gradients."""
         found = conjugate_gradients(
             self.times, gradient, self._preconditioned, constants.SAMPLE_FORCING
         )

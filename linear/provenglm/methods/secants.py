@@ -1,4 +1,4 @@
-"""What the steps between points tell of the Hessian: BFGS on top of a metric."""
+"""Correct a metric by the steps between points and the changes of the gradient (BFGS)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Metric(Protocol):
 class Secants:
     r"""The last pairs of steps and changes of the gradient.
 
-    The inverse of the metric is updated by them as in L-BFGS (Nocedal & Wright 2006, algorithm
-    7.4), with the metric where that has a multiple of the identity. Gradients are those of all
-    rows, so that the pairs have no noise, as in stochastic L-BFGS with variance reduction (Moritz,
-    Nishihara & Jordan 2016).
+    They update the inverse of the metric as in L-BFGS (Nocedal & Wright 2006, algorithm 7.4), with
+    the metric in place of a multiple of the identity. Gradients are those of all rows, so that the
+    pairs have no noise, as in stochastic L-BFGS with variance reduction (Moritz, Nishihara & Jordan
+    2016).
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Secants:
         return len(self._pairs)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all pairs."""
         self._pairs.clear()
 
     def add(self, step: NumPyArray, change: NumPyArray) -> None:
-        """Take a pair, if the curvature along it is positive."""
+        """Add a pair if the curvature along it is positive."""
         product = float(step.ravel() @ change.ravel())
         if product > 0:
             self._pairs = [*self._pairs[1 - constants.SECANTS :], (step, change, product)]

@@ -1,20 +1,21 @@
 r"""Proximal Newton steps of softmax on dense rows, with a Gram matrix per class.
 
-The Hessian over m features and K classes has :math:`(m K)^2` entries, and none of them is stored.
-Its blocks on the diagonal are the K Gram matrices :math:`X^T W_k X`, with the weights
-:math:`p_k (1 - p_k)` of class k. The whole is only multiplied with steps, by two products of X.
+The Hessian over m features and K classes has :math:`(m K)^2` entries, and it is never stored. Its
+blocks on the diagonal are the K Gram matrices :math:`X^T W_k X`, with the weights :math:`p_k (1 -
+p_k)` of class k. The whole Hessian is only multiplied with steps, by two products of X.
 
-Each round of a step first lowers the model for each class by itself, by coordinate descent with its
-Gram matrix. This finds the signs, and which coefficients are 0. Conjugate gradients then solve the
-linear system of all coefficients that are not 0, and a coefficient that would turn its sign becomes
-0. The Gram matrices precondition them: the blocks differ from the Hessian by the products of the
-probabilities of two classes alone, and 10 to 20 iterations are enough, whatever the features'
-correlations.
+Each round of a step first lowers the model for each class alone, by coordinate descent with its
+Gram matrix. This finds which coefficients are 0, and the signs of the others. Conjugate gradients
+then solve the linear system of the nonzero coefficients; a coefficient that would change its sign
+becomes 0. The Gram matrices precondition the system: the blocks differ from the Hessian only by the
+products of the probabilities of two classes, so 10 to 20 iterations are enough for any correlation
+of the features.
 
-Two directions need care, because the loss does not see the sum of a row's scores. All coefficients
-of a feature can be shifted together: without an L2 penalty their median is 0 at the optimum
-(`common_shift`). And where a feature has a coefficient in all classes but those of few rows, a
-shift of those that it has is nearly free: the preconditioner has a matrix for such shifts, too.
+Two directions need care, because the loss does not depend on the sum of a row's scores. All
+coefficients of a feature can be shifted together: without an L2 penalty their median is 0 at the
+optimum (`common_shift`). If a feature has a nonzero coefficient in all classes except those of few
+rows, shifting these coefficients costs almost nothing: the preconditioner therefore has a matrix
+for such shifts.
 """
 
 from __future__ import annotations
@@ -36,50 +37,50 @@ from provenglm.types import NumPyArray
 
 _GRAM_REFRESH = 0.5
 """The Gram matrix of a class is computed again if its weights have changed by this part of their
-sum. With 0.05 10,000 x 400 took 1.4 times as long, with 0.3 1.25 times."""
+sum. On 10,000 x 400, 0.05 took 1.4 times as long, and 0.3 took 1.25 times."""
 
 _FORCING = 0.1
-"""A step ends with a round that lowers the model by less of what all did: this part of the ratio of
-two steps, and at most this part."""
+"""A step ends with a round that lowers the model by less than this part of the total decrease of
+all rounds times the ratio of two steps' decreases, and at most by this part."""
 
 _LEAST_FORCING = 1e-3
 
 _LEFT_OF_A_SYSTEM = 0.1
-"""Of the residual, in the preconditioner's metric."""
+"""Conjugate gradients stop at this relative residual, in the preconditioner's metric."""
 
 _SYSTEMS = 3
-"""Linear systems of a round, at most: another one follows where a sign has turned."""
+"""The largest number of linear systems in a round; another one follows if a sign has changed."""
 
 _ROUNDS = 50
 
 _SWEEPS = 30
-"""Of coordinate descent over the classes by themselves, at most."""
+"""The largest number of sweeps of coordinate descent for each class alone."""
 
 _LARGER_METRIC = 1.25
-"""Factor of the Gram matrices where a step lowers the model by too little. With 2 they are above
-the Hessian."""
+"""The Gram matrices are multiplied by this factor if a step lowers the model too little. With a
+factor of 2 they are an upper bound of the Hessian."""
 
 _RIDGE = 1e-7
-"""Of a diagonal: a preconditioner of equal columns is regular with it."""
+"""Relative ridge on a diagonal that makes the preconditioner of equal columns regular."""
 
 _TIE = 1e-13
-"""Of the penalty: a gradient beyond it by less is rounding."""
+"""A gradient that exceeds the penalty by less than this part is rounding."""
 
 _NO_CURVATURE = 1e-14
-"""Of that of the features themselves: less is rounding."""
+"""A curvature below this part of the features' own curvature is rounding."""
 
 
 class OutOfTimeError(Exception):
-    """The deadline is over in the middle of a product."""
+    """The deadline has passed in the middle of a product."""
 
 
 class SoftmaxSteps:
-    """The steps of a run: columns and Gram matrices are kept from one to the next.
+    """The steps of a run, which keep columns and Gram matrices from one step to the next.
 
     Parameters
     ----------
     objective : Objective
-        Of softmax with an L1 penalty, on dense rows.
+        An objective of softmax with an L1 penalty, on dense rows.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -90,24 +91,24 @@ class SoftmaxSteps:
 
     @staticmethod
     def has_room(features: int, classes: int) -> bool:
-        """Whether Gram matrices of so many features and classes fit."""
+        """Whether the Gram matrices of this many features and classes fit into memory."""
         return classes * (features + 1) ** 2 <= constants.KEPT_NUMBERS
 
     def step(
         self, snapshot: Snapshot, chosen: NumPyArray, caution: float, last: float
     ) -> tuple[NumPyArray, float, float]:
-        """Return about the least point of the model over some features, its fall, and its slope.
+        """Return the model's approximate minimum over some features, its decrease and its slope.
 
-        After the deadline it returns the best point so far, which may be the snapshot's.
+        After the deadline it returns the best point so far, which may be the snapshot's point.
 
         Parameters
         ----------
         chosen : numpy.ndarray
-            Indices of the features that may have coefficients afterwards; all others have none.
+            Indices of the features that may have nonzero coefficients; all others get 0.
         caution : float
-            See `Loss.second_derivative`.
+            The curvature shift; see `Loss.second_derivative`.
         last : float
-            What the model of the last step fell by, or inf.
+            The decrease of the model in the last step, or inf.
         """
         objective = self._objective
         work = objective.n * (len(chosen) + 1) * objective.loss.outputs
@@ -143,9 +144,9 @@ class SoftmaxSteps:
 
 
 class _Columns:
-    """Some features of all rows in theta's coordinates, and a column of ones for the intercept.
+    """Some features of all rows in theta's coordinates, and a column of ones.
 
-    They are copied, if there is room; else they are read from the rows each time.
+    They are copied if the copy fits into memory; otherwise they are read from the rows each time.
     """
 
     def __init__(self, objective: Objective, chosen: NumPyArray) -> None:
@@ -158,7 +159,7 @@ class _Columns:
             for part in self._parts:
                 self._read(part, values[part])
             self._values = values
-            # A part is still in the cache for the second product.
+            # A part then stays in the cache for the second product.
             count = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // (8 * size))
             self._parts = [slice(first, min(first + count, n)) for first in range(0, n, count)]
 
@@ -221,12 +222,12 @@ class _Columns:
 
 
 class _Model:
-    """The quadratic model of the losses with the penalty; the last row is that of the intercepts.
+    """The quadratic model of the losses with the penalty; the last row is the intercepts'.
 
     Attributes
     ----------
     kept : numpy.ndarray, (m + 1,)
-        Its rows, among those of theta.
+        The rows of the model among those of theta.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class _Model:
         self._before, self._slope = snapshot.theta[self.kept], snapshot.gradient[self.kept]
         self._has_intercept = objective.intercept
         self._columns, self._probability, self._grams = columns, probability, grams
-        # The smooth part's gradient at t: `minimise` moves both.
+        # The gradient of the smooth part at t; `minimise` updates both.
         self._t: NumPyArray = self._before.copy()
         self._gradient: NumPyArray = self._slope.copy()
         self._factor = 1.0
@@ -251,14 +252,14 @@ class _Model:
         self._preconditioner: _Preconditioner | None = None
 
     def promise(self, t: NumPyArray) -> tuple[float, float]:
-        """Return what the model falls by to `t`, where it is now, and the slope on the way."""
+        """Return the decrease of the model from its start to `t`, and the initial slope."""
         change = t - self._before
         slope = _dot(self._slope, change) + self._size(t) - self._size(self._before)
         square = _dot(change, self._gradient - self._slope)
         return max(0.0, -slope - 0.5 * square), -slope
 
     def minimise(self, last: float) -> NumPyArray:
-        """Return about the least point, or after the deadline the lowest so far."""
+        """Return the approximate minimum, or after the deadline the lowest point so far."""
         total = 0.0
         try:
             for count in range(_ROUNDS):
@@ -287,7 +288,7 @@ class _Model:
         return np.asarray(image + self._l2[:, None] * step)
 
     def _move(self, step: NumPyArray, image: NumPyArray) -> float:
-        """Take a step if it leads lower; return by how much."""
+        """Take a step if it lowers the model; return the decrease."""
         fall = self._size(self._t) - self._size(self._t + step)
         fall -= _dot(self._gradient, step) + 0.5 * _dot(step, image)
         if not fall > 0:
@@ -299,7 +300,7 @@ class _Model:
     # Each class by itself.
 
     def _by_class(self) -> float:
-        """Lower the model over each class by itself, all at once; return what it fell by."""
+        """Lower the model along each class, all at once; return the decrease."""
         while True:
             step = self._classes.step(self._t, self._gradient, self._factor)
             image = self._product(step)
@@ -311,7 +312,7 @@ class _Model:
             self._factor = min(2.0, _LARGER_METRIC * self._factor)
 
     def _shift(self) -> float:
-        """Shift the classes of each feature to where the penalty is least; return its fall."""
+        """Shift the classes of each feature to the least penalty; return the decrease."""
         shift = common_shift(self._t, self._l1, self._l2)
         if not shift.any():
             return 0.0
@@ -321,13 +322,13 @@ class _Model:
     # All that is not 0.
 
     def _to_the_system(self) -> tuple[float, bool]:
-        """Go towards the solution for the present signs.
+        """Step towards the solution for the present signs.
 
         Returns
         -------
         fall : float
         has_turned : bool
-            Whether a coefficient becomes 0 on the way, and the solution is another then.
+            Whether a coefficient becomes 0 on the way, so that the solution changes.
         """
         t, l1 = self._t, self._l1[:, None]
         is_free = t != 0
@@ -340,11 +341,11 @@ class _Model:
         turns = (t * (t + wanted) <= 0) & (t != 0) & (l1 > 0)
         if not turns.any():
             return self._move(wanted, image), False
-        # What would turn its sign becomes 0, and that is lower as a rule.
+        # A coefficient that would change its sign becomes 0, which usually lowers the model.
         step = np.where(turns, -t, wanted)
         fall = self._move(step, self._product(step))
         if fall == 0:
-            # The intercepts have no corner.
+            # The intercepts have no penalty, so their sign is free.
             corners = np.where(l1 > 0, t, np.copysign(np.inf, wanted))[is_free]
             sizes = np.broadcast_to(l1, t.shape)[is_free]
             slope, square = _dot(slopes, wanted), _dot(wanted, image)
@@ -359,7 +360,7 @@ class _Model:
         is_free: NumPyArray,
         preconditioned: Callable[[NumPyArray], NumPyArray],
     ) -> tuple[NumPyArray, NumPyArray]:
-        """Return about the solution over what is free, and the Hessian times it."""
+        """Return the approximate solution over the free coefficients, and the Hessian times it."""
         image, along = np.zeros_like(right), np.zeros_like(right)
 
         def product(direction: NumPyArray) -> NumPyArray:
@@ -377,7 +378,7 @@ class _Model:
 
 
 class _Classes:
-    """Coordinate descent over each class by itself, in all of them at the same time.
+    """Coordinate descent for each class alone, in all classes at the same time.
 
     Parameters
     ----------
@@ -388,7 +389,7 @@ class _Classes:
     def __init__(self, grams: NumPyArray, l1: NumPyArray, l2: NumPyArray) -> None:
         total, beside = grams[:, -1, -1], grams[:, -1, :-1]
         self._inverse = np.divide(1, total, out=np.zeros_like(total), where=total > 0)
-        # What an intercept follows a step by; without it the Hessian is that at its best.
+        # The intercept's response to a step; without it the Hessian has the intercept at its best.
         self._follows = beside * self._inverse[:, None]
         self._hessian = np.empty((len(l1), *beside.shape))
         for k, gram in enumerate(grams):
@@ -429,16 +430,16 @@ class _Classes:
 
 
 def _shrunk(numbers: NumPyArray, by: NumPyArray) -> NumPyArray:
-    """Return numbers with so much less size, or 0."""
+    """Return numbers moved towards 0 by `by`, or 0 (soft thresholding)."""
     return np.asarray(numbers - np.maximum(np.minimum(numbers, by), -by))
 
 
 class _Preconditioner:
-    r"""What divides a gradient over the free coefficients: each class by itself, and shifts.
+    r"""Divide a gradient over the free coefficients by class, and along shifts.
 
-    The loss does not see a step that is the same for all classes. So a shift of a feature's free
-    coefficients is one of those that are not free, the other way. Their Gram matrices alone are
-    its Hessian, or above it.
+    The loss does not change if all classes take the same step. Therefore a shift of a feature's
+    free coefficients is the opposite shift of those that are not free. The Gram matrices of these
+    alone are its Hessian, or an upper bound of it.
 
     Parameters
     ----------
@@ -474,18 +475,19 @@ class _Preconditioner:
 
 
 def common_shift(t: NumPyArray, l1: NumPyArray, l2: NumPyArray) -> NumPyArray:
-    r"""Return what to subtract from each row so that its penalty is least.
+    r"""Return the shift to subtract from each row to minimise its penalty.
 
     The slope of the penalty is 0 at one of the numbers, or between the i-th and the next at
-    :math:`(\sum_k t_k - (2 i - K) \mu / \lambda) / K`. These fall with i, and the numbers rise: the
-    best is the median of all 2 K + 1. Without an L2 penalty they are infinite, but for the middle
-    one: any number between the two in the middle is as good, and 0 shifts nothing.
+    :math:`(\sum_k t_k - (2 i - K) \mu / \lambda) / K`. These values decrease with i while the
+    numbers increase, so the best shift is the median of all 2 K + 1. Without an L2 penalty these
+    values are infinite, except for the middle one: any shift between the two middle numbers is
+    equally good, and 0 shifts nothing.
 
     Parameters
     ----------
     t : numpy.ndarray, (m, K)
     l1, l2 : numpy.ndarray, (m,)
-        Where both are 0, nothing is shifted.
+        Rows for which both are 0 are not shifted.
     """
     classes = t.shape[1]
     excess = 2 * np.arange(classes + 1) - classes
@@ -512,7 +514,7 @@ def _dot(a: NumPyArray, b: NumPyArray) -> float:
 
 
 def _merged(parts: list[slice]) -> list[slice]:
-    """Return parts of more rows: BLAS is slow on few."""
+    """Merge parts into larger ones, because BLAS is slow on few rows."""
     merged = parts[:1]
     for part in parts[1:]:
         if part.stop - merged[-1].start <= constants.BLOCK_ROWS:

@@ -1,13 +1,13 @@
-r"""Newton's method over all directions so far: for dense rows with too many features for a Hessian.
+r"""Newton's method over the span of all directions so far, for many dense features.
 
-Each iteration adds one direction, the preconditioned gradient, with the scores along it. The next
-point is Newton's over all that the directions span: a system with as many unknowns, whose Hessian
-is made of the scores alone (sequential subspace optimisation: Narkiss & Zibulevsky 2005). For a
-quadratic function these are the points of conjugate gradients. For other functions the directions
-stay useful when the Hessian changes; conjugate gradients would restart.
+Each iteration adds one direction, the preconditioned gradient, and the scores along it. The next
+point is Newton's over the span of the directions: the system has one unknown per direction, and its
+Hessian is computed from the scores alone (sequential subspace optimisation: Narkiss & Zibulevsky
+2005). For a quadratic function these points are those of conjugate gradients. For other functions
+the directions stay useful when the Hessian changes, while conjugate gradients would restart.
 
 An iteration reads the rows twice, in float32: for the gradient, and for the scores along it. The
-loop evaluates a point in float64 where the gradient says that its gap is small enough.
+loop evaluates a point in float64 when the gradient indicates that its gap is small enough.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from provenglm.rows.gram import gram
 from provenglm.types import NumPyArray
 
 _DEPENDENT = 1e-6
-"""Of the largest eigenvalue of the directions' products: less is rounding."""
+"""An eigenvalue of the directions' products below this part of the largest one is rounding."""
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -40,11 +40,11 @@ class SubspaceNewton(Method):
     Parameters
     ----------
     objective : Objective
-        Of dense rows and one output.
+        An objective of dense rows with one output.
     is_precise : bool
-        Whether float32 has too few digits for the products.
+        Whether the requested tolerance is too small for products in float32.
     rng : numpy.random.Generator
-        Draws the rows of a preconditioner.
+        The generator that draws the rows of a preconditioner.
     """
 
     name = "subspace-newton"
@@ -94,7 +94,7 @@ class _Span:
         self._objective = objective
         n, p = objective.rows.shape
         self._first = int(objective.intercept)
-        # So few that a system costs less than a pass.
+        # This number is so small that a system costs less than a pass.
         size = self._first + min(constants.MOST_STEPS, 2 * int(np.sqrt(p)))
         self._steps = np.zeros((size, p + 1))
         self._scores = np.zeros((size, n))
@@ -104,11 +104,11 @@ class _Span:
         self._step: Step | None = None
 
     def least(self) -> float:
-        """Return the least eigenvalue of the Hessian over them, in the metric: a Ritz value."""
+        """Return the least eigenvalue of the Hessian over the directions: a Ritz value."""
         if self._count == self._first:
             return 1.0
         part = slice(self._first, self._count)
-        # Near the optimum directions are rounding, and depend on each other.
+        # Near the optimum new directions are mostly rounding, and depend on each other.
         sizes, turned = np.linalg.eigh(self._metric[part, part])
         kept = sizes > _DEPENDENT * sizes[-1]
         basis = turned[:, kept] / np.sqrt(sizes[kept])
@@ -116,7 +116,7 @@ class _Span:
         return max(float(values[0]), _TINY)
 
     def add(self, weights: NumPyArray, image: NumPyArray) -> None:
-        """Add a direction, in place of the oldest if there is no more room.
+        """Add a direction, which replaces the oldest if there is no more room.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class _Span:
             self._next = self._first
 
     def step(self, snapshot: Snapshot, curvature: NumPyArray) -> Step:
-        """Return Newton's step over what the directions span."""
+        """Return Newton's step over the span of the directions."""
         steps, scores = self._steps[: self._count], self._scores[: self._count]
         weight = curvature * self._objective.share
         if self._has_changed(weight):
@@ -153,7 +153,7 @@ class _Span:
         return self._step
 
     def _has_changed(self, weight: NumPyArray) -> bool:
-        """Whether the curvature along the last step is no more what the Hessian says."""
+        """Whether the curvature along the last step differs from that of the Hessian."""
         if self._step is None:
             return True
         change, along = self._step.change, self._step.along
@@ -171,7 +171,7 @@ class _Span:
 
 
 def _along(objective: Objective, step: NumPyArray) -> NumPyArray:
-    """Return the scores along a step, (n,); the gradient at its end completes the pass."""
+    """Return the scores along a step, (n,): half a pass, which the next gradient completes."""
     weights, bias = objective.scaling.to_user(step)
     if objective.centered:
         bias = step[-1]
@@ -188,15 +188,16 @@ def _along(objective: Objective, step: NumPyArray) -> NumPyArray:
 
 
 class _Preconditioner:
-    """The mean curvature and the penalty; the Hessian of some rows, once it is worth its cost.
+    """The mean curvature plus the penalty, or the Hessian of some rows once it pays.
 
-    It costs as much as some number of passes, and is made after that many, if the gradient falls so
-    slowly that as many are still to come: a fit takes at most twice as long.
+    This Hessian costs as much as some number of passes. It is computed after this number of passes
+    if the gradient falls so slowly that at least as many are still to come: a fit takes at most
+    twice as long.
 
     Attributes
     ----------
     squares : list of float
-        Of the gradients so far, in this metric.
+        The squared sizes of the gradients so far, in this metric.
     """
 
     def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
@@ -213,7 +214,7 @@ class _Preconditioner:
         self.squares: list[float] = []
 
     def update(self, curvature: NumPyArray, passes: float, gap: float, enough: float) -> bool:
-        """Compute it for these curvatures, if that pays; return whether it is a new matrix."""
+        """Compute the Hessian at these curvatures if it pays; return whether it is a new matrix."""
         objective = self._objective
         mean = float(objective.share @ curvature)
         has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
@@ -231,7 +232,7 @@ class _Preconditioner:
         return False
 
     def _is_slow(self, gap: float, enough: float) -> bool:
-        """Whether the gradient falls so slowly that more passes are to come than it costs."""
+        """Whether the gradient falls so slowly that the remaining passes cost more than it."""
         half = len(self.squares) // 2
         if not half:
             return False
@@ -241,7 +242,7 @@ class _Preconditioner:
         return bool(needed > rate * self._cost)
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
-        """Return the gradient of the weights, divided by it."""
+        """Return the gradient of the weights divided by the preconditioner."""
         if self._factor is None:
             return np.asarray(gradient / self._diagonal)
         rest = gradient.astype(self._factor[0].dtype)
@@ -249,7 +250,7 @@ class _Preconditioner:
         return np.asarray(solved, np.float64)
 
     def _of_some_rows(self, curvature: NumPyArray) -> tuple[NumPyArray, bool] | None:
-        """Return the factor of the Hessian of rows that are drawn."""
+        """Return the factor of the Hessian of drawn rows."""
         objective = self._objective
         drawn, share = draw(
             objective.loss, objective.target, objective.share, self._size, self._rng
@@ -260,7 +261,7 @@ class _Preconditioner:
         matrix = self._gram(drawn, weight)
         diagonal = objective.penalty[:-1]
         if objective.rare is not None:
-            # Of features that few rows have, the rows drawn may have none.
+            # A feature that few rows have may be absent from all drawn rows.
             diagonal = diagonal + weight.sum() * objective.rare
         matrix.ravel()[:: len(matrix) + 1] += diagonal.astype(matrix.dtype)
         try:
@@ -269,7 +270,7 @@ class _Preconditioner:
             return None  # products beyond float32
 
     def _gram(self, drawn: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        """Return the products of some rows' features, times weights, centred by them."""
+        """Return the weighted products of some rows' features, centred by the same weights."""
         objective = self._objective
         objective.reads.rows += len(drawn)
         total = gram(

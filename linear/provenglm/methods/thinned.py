@@ -1,6 +1,6 @@
-"""A start and a metric from a part of the rows on disk that is as good as many small samples.
+"""Compute a start and a metric from every eighth block on disk, instead of many small samples.
 
-Rows drawn at random from a file soon cost as much as reading all of it. Every eighth block costs an
+Drawing random rows from a file soon costs as much as reading all of it. Every eighth block costs an
 eighth, and these blocks have enough rows for a Hessian close to that of all rows.
 """
 
@@ -19,7 +19,7 @@ from provenglm.types import NumPyArray
 
 
 class _Sums(NamedTuple):
-    """Of some rows, in the features' own scale, centred; the last row and column the intercept."""
+    """Sums of some rows, in the features' own scale, centred; the intercept is last."""
 
     share: float
     gradient: NumPyArray
@@ -36,7 +36,7 @@ class Thinned:
 
     @classmethod
     def of(cls, objective: Objective, sample: int) -> Thinned | None:
-        """Return it if it is worth its cost beside a sample of `sample` rows, else None."""
+        """Return the subsample if it pays next to a sample of `sample` rows, else None."""
         rows = objective.rows
         if not isinstance(rows, DiskRows) or objective.loss.outputs > 1:
             return None
@@ -98,14 +98,14 @@ class Thinned:
         gradient *= scale / share
         hessian *= np.outer(scale, scale) / of_hessian
         rare = np.zeros(len(theta)) if objective.rare is None else np.append(objective.rare, 0.0)
-        # As of a sample: see `Sample.hessian`.
+        # The same is done for a sample: see `Sample.hessian`.
         hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature / of_hessian * rare
         return gradient + objective.penalty * theta, hessian
 
     def _factor(self, slices: list[slice]) -> NumPyArray | None:
-        """Return by what each class's shares are multiplied to have its share of all rows.
+        """Return the factors that give the classes' shares the values that they have in all rows.
 
-        Where rows are sorted, a block more of the one class is one less of the other.
+        If rows are sorted, a block has more of one class exactly if it has less of the other.
         """
         objective = self.objective
         if not objective.loss.has_classes:
@@ -120,7 +120,7 @@ class Thinned:
 
 
 def is_worth_while(rows: DiskRows, sample: int) -> bool:
-    """Whether every eighth block costs an eighth, and has many times as many rows as a sample."""
+    """Whether reading every eighth block costs an eighth and gives many more rows than a sample."""
     return (
         rows.shape[0] >= constants.EVERY_BLOCK * constants.LARGER_PART * sample
         and rows.is_cut_freely

@@ -1,4 +1,4 @@
-"""Factors of a Hessian: what divides a gradient before it becomes a step."""
+"""Factor a Hessian, which turns a gradient into a step."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ import scipy.linalg
 from provenglm.types import NumPyArray
 
 _RIDGE = 2.0**-52
-"""Of the diagonal, at first: more only if it is needed to make the Hessian positive definite."""
+"""The initial ridge, relative to the diagonal. It grows only if the Hessian is not positive
+definite with it."""
 
 _RIDGE_OF_FLOAT32 = 1e-10
-"""The same where gradients are of float32: they have no digits along directions with less."""
+"""The initial ridge for gradients in float32, which have no digits along directions with less
+curvature."""
 
 ROUGH = 1e-9
-"""Of a column's square: if others leave less, the factor has lost half of its digits."""
+"""The factor has lost half of its digits if the other columns leave less than this part of a
+column's square."""
 
 
 def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool]:
-    """Return the Cholesky factor of the Hessian, with as small a ridge as it needs."""
-    # Relative to each entry: a feature with a huge penalty would else drown the others.
+    """Return the Cholesky factor of the Hessian, with the smallest sufficient ridge."""
+    # The ridge is relative to each entry: a feature with a huge penalty would dominate otherwise.
     diagonal = np.maximum(hessian.diagonal(), np.finfo(np.float64).tiny)
     if not np.isfinite(hessian).all():
         raise FloatingPointError("the Hessian is not finite: the scores or the features overflow")
     for count in range(13):
         if count == 12:
-            # Where classes run apart, probabilities of 1 leave less on the diagonal than beside it.
+            # If classes separate, rounding of probabilities near 1 makes the diagonal too small.
             diagonal = np.maximum(np.abs(hessian).sum(axis=1), diagonal)
         try:
             hessian.ravel()[:: len(hessian) + 1] = diagonal * (1 + ridge)
@@ -37,16 +40,16 @@ def factor(hessian: NumPyArray, ridge: float = _RIDGE) -> tuple[NumPyArray, bool
 
 
 class CholeskyMetric:
-    """A positive definite matrix P, as its Cholesky factor.
+    """A positive definite matrix P, stored as its Cholesky factor.
 
     Parameters
     ----------
     hessian : numpy.ndarray
         P, which is overwritten.
     is_exact : bool
-        Whether gradients have the digits of float64.
+        Whether gradients are in float64.
     kept : numpy.ndarray, optional
-        Rows and columns of P; all others get no step.
+        The rows and columns of P to use; all others get the step 0.
 
     Attributes
     ----------
@@ -77,7 +80,7 @@ class CholeskyMetric:
 
 
 def inverse(hessian: NumPyArray) -> NumPyArray:
-    """Return the inverse of a Hessian, in place; where the diagonal is 0, that of 1."""
+    """Return the inverse of a Hessian, in place; a diagonal entry of 0 counts as 1."""
     diagonal = hessian.diagonal()
     roots = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     scales = np.multiply.outer(roots, roots)

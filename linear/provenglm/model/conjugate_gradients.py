@@ -1,4 +1,4 @@
-"""Conjugate gradients for a positive definite system that is known by its products."""
+"""Conjugate gradients for a positive definite system that is given by its products."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ Map = Callable[[NumPyArray], NumPyArray]
 
 
 class Solved(NamedTuple):
-    """About the solution of a system.
+    """The approximate solution of a system.
 
     Attributes
     ----------
     step : numpy.ndarray
     first, square : float
-        The squared size of the right side, and of what is left of it, in the preconditioner's
-        metric.
+        The squared sizes of the right side and of the residual, in the preconditioner's metric.
     lengths, ratios : list of float
-        Of the steps: the length of each, and the part of the square that it left.
+        The length of each step, and the part of the square that it left.
     """
 
     step: NumPyArray
@@ -37,7 +36,7 @@ class Solved(NamedTuple):
 
     @property
     def least_eigenvalue(self) -> float:
-        """The least Ritz value, of the preconditioned matrix (Golub & Van Loan 2013, 11.3)."""
+        """The least Ritz value of the preconditioned matrix (Golub & Van Loan 2013, 11.3)."""
         if not self.lengths:
             return 1.0
         inverse, ratio = 1 / np.array(self.lengths), np.array(self.ratios[:-1])
@@ -57,19 +56,19 @@ def conjugate_gradients(
     leaves: float,
     taken: Callable[[float, float, NumPyArray], bool] | None = None,
 ) -> Solved:
-    """Return about the step that a matrix takes to `right`.
+    """Solve a system approximately by preconditioned conjugate gradients.
 
     Parameters
     ----------
     product : callable
-        Returns the matrix times a step: an array that the caller may write to.
+        Return the matrix times a step, as an array that the caller may overwrite.
     preconditioned : callable
-        Returns about the inverse of the matrix times a right side, symmetric: a new array.
+        Return the symmetric preconditioner times a right side, as a new array.
     leaves : float
-        The size that may be left of the right side, as a part of it, in that metric.
+        The size of the residual at which to stop, relative to the right side, in that metric.
     taken : callable, optional
-        Called after each step with its length, the square before it and what is left; returns
-        whether it was the last.
+        A function that is called after each step with its length, the square before it and the
+        residual; it returns whether to stop.
     """
     step, rest = np.zeros_like(right), right.copy()
     scaled = preconditioned(rest)

@@ -1,8 +1,9 @@
-"""Of all coefficients with the same scores, those of the least norm in the user's units.
+"""Choose, among all coefficients with the same scores, those of least norm in the user's units.
 
-Without a penalty and with columns that are sums of others, scores do not determine coefficients.
-Among them, scikit-learn's ``LinearRegression`` and ``numpy.linalg.lstsq`` take those of the least
-norm. So is done here, for all losses; the intercept does not count.
+Without a penalty, and if some columns are sums of others, the scores do not determine the
+coefficients. Among the possible ones, scikit-learn's ``LinearRegression`` and
+``numpy.linalg.lstsq`` return those of least norm. This module does the same for all losses; the
+intercept is not part of the norm.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _FEW_ROWS = 2
 
 
 def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
-    """Return theta, (p + 1,) or (p + 1, K), with the least norm of the user's coefficients.
+    """Return the theta, (p + 1,) or (p + 1, K), whose user coefficients have the least norm.
 
-    None if it is theta, or if that would take more than about a second to find out.
+    Return None if it is the given theta, or if computing it would take more than about a second.
     """
     n, width = objective.n, len(theta)
     if n * width * min(n, width) > constants.LARGEST_PROOF:
@@ -41,12 +42,12 @@ def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
     base, rest = kept[basis.base], kept[basis.rest]
     order = np.concatenate([base, rest])
     whole = theta.reshape(width, -1)
-    # What the scores determine: for each column of the base a sum of coefficients.
+    # The scores determine one sum of coefficients for each column of the base.
     sums = whole[base] + basis.factors @ whole[rest]
     unit = np.append(np.divide(1, inverse, out=np.zeros(width - 1), where=inverse > 0), 0.0)
     equations = np.hstack([np.eye(len(base)), basis.factors]) * unit[order]
     counted = base < width - 1
-    # The least solution of equations in the user's coefficients.
+    # Find the least-norm solution of equations in the user's coefficients.
     span, upper = scipy.linalg.qr(equations[counted].T, mode="economic", check_finite=False)
     coef = span @ scipy.linalg.solve_triangular(upper, sums[counted], trans=1, check_finite=False)
     found = whole.copy()

@@ -1,4 +1,4 @@
-"""How far a step goes: found on the scores alone, without a look at the rows."""
+"""Search for the length of a step on the scores alone, without reading the rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from provenglm.rows.blocks import parts_of
 from provenglm.types import NumPyArray
 
 _SHORTEST, _ROUNDING = 1e-10, 1e-16
-"""Of a step, and of the objective: a shorter step that promises less is not tried."""
+"""Steps are not tried if they are shorter than this part and promise less than this part of F."""
 
 
 def slope_at(
     objective: Objective, gradient: NumPyArray, theta: NumPyArray, change: NumPyArray
 ) -> float:
-    """Return the slope of the objective along `change` at `theta`, just before it.
+    """Return the slope of the objective along `change`, just before `theta`.
 
     Parameters
     ----------
     gradient : numpy.ndarray, theta's shape
-        That of the smooth part at `theta`.
+        The gradient of the smooth part at `theta`.
     """
     if objective.l1 is None:
         return float(np.vdot(gradient, change))
@@ -40,25 +40,25 @@ def length_of(
     fall: float,
     end: float | None = None,
 ) -> float:
-    """Return about which part of a step leads to the least objective along it.
+    """Return the approximate length that minimises the objective along a step.
 
-    A place is near enough if the slope is at most `SLOPE` of what it was at first.
+    A length is accepted if the slope is at most `SLOPE` times the initial slope.
 
     Parameters
     ----------
     change : numpy.ndarray, theta's shape
         The step.
     along : numpy.ndarray, the scores' shape
-        The scores' change by the whole step.
+        The change of the scores by the whole step.
     fall : float
-        The slope at the beginning, times -1.
+        Minus the slope at the beginning.
     end : float, optional
         The slope at the end of the whole step, if it is known.
 
     Returns
     -------
     float
-        0 where no part of it leads lower.
+        The length, which may exceed 1. It is 0 if no part of the step leads lower.
     """
     theta, penalty = point.theta, objective.used(point.theta)
     at_start = 0.5 * float((penalty * theta * theta).sum())
@@ -68,7 +68,7 @@ def length_of(
     parts = parts_of(objective.n, objective.loss.outputs)
 
     def at(length: float) -> tuple[float, float]:
-        """Return objective and slope."""
+        """Return the objective and the slope."""
 
         def of_part(part: slice) -> NumPyArray:
             share, step = objective.share[part], along[part]
@@ -107,8 +107,8 @@ def length_of(
         is_lower = value <= point.objective
         if abs(here) <= constants.SLOPE * fall and (here <= 0 or is_lower):
             return length
-        # An end that stays twice counts half (Illinois): its slope may be much the steeper one, and
-        # the ends would close up by a few per cent at a time.
+        # The slope of an end that stays twice is halved (Illinois): it may be much steeper, and the
+        # interval would shrink by only a few per cent at a time.
         if here < 0 and is_lower:
             low = length, here
             if rose is False:
@@ -127,7 +127,7 @@ def length_of(
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:
-    """Return the next length between two, each with the slope there."""
+    """Return the next length between two lengths, each given with its slope."""
     (start, falls), (end, rises) = low, high
     if end == np.inf:
         return 2 * start

@@ -1,8 +1,8 @@
 r"""The losses of a linear model, as functions of its scores :math:`z = xW + b`.
 
-Each knows its value, its residual (the gradient with respect to the scores), its curvature (the
-second derivative), and its conjugate :math:`l^*(u) = \sup_z uz - l(z)`. Scores and residuals have
-the shape ``(n,)``, those of the softmax ``(n, K)``; their dtype, float32 or float64, is kept.
+Each loss defines its value, its residual (the gradient with respect to the scores), its curvature
+(the second derivative), and its conjugate :math:`l^*(u) = \sup_z uz - l(z)`. Scores and residuals
+have the shape ``(n,)``, or ``(n, K)`` for softmax; their dtype, float32 or float64, is kept.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from provenglm.arguments import check_finite
 from provenglm.types import NumPyArray
 
 OFFSET_OF_FLOAT32 = 30.0
-"""Float32 is not used for means beyond this many standard deviations: it loses up to 2 digits."""
+"""Float64 is used if a mean is more than this many standard deviations from 0, because float32 then
+loses up to 2 digits."""
 
 _LEAST_CURVATURE = 1e-3
-"""In a Hessian, of samples on the straight part of Huber's loss."""
+"""The curvature in a Hessian of samples on the linear part of Huber's loss."""
 
 MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
-"""By bytes of a number: exp() of larger scores would overflow when it is summed."""
+"""The largest score, by the bytes of a number: the sum of exp() of larger scores would overflow."""
 
 
 MAX_AMPLIFICATION = 16.0
-"""Residuals of the duality gap are at most this many times those at the scores, and so is their
-rounding error: a mean that is far below that of the targets has lost its digits in a residual."""
+"""The residuals of the duality gap are at most this many times those at the scores, and so is their
+rounding error: a residual has few digits of a mean that is far below that of the targets."""
 
-# Of the divergence of a logistic loss, which is float32 if there are many rows.
+# The divergence of a logistic loss uses these; it is in float32 if there are many rows.
 _MOST_LOG_OF_FLOAT32 = np.float32(80)
 _LOG_2 = np.float32(np.log(2))
 _WIDER = 1.0001
 
 
 class Noise(NamedTuple):
-    """What rounding errors of a pass depend on; those of parts of the rows can be added.
+    """The quantities that bound the rounding errors of a pass; those of parts can be added.
 
     Attributes
     ----------
     slope : float
         The largest curvature.
     square : float
-        The mean square of the predictions and targets that a residual is the difference of.
+        The mean square of the predictions and of the targets, which a residual is the difference
+        of.
     is_exact : bool
-        Whether no score was too large for its loss.
+        Whether no score was clipped to the range of its loss.
     """
 
     slope: float
@@ -63,11 +65,11 @@ class Noise(NamedTuple):
 
 
 _SINGULAR = 1e-12
-"""Of the largest eigenvalue of the intercepts' Hessian: less is rounding."""
+"""An eigenvalue of the intercepts' Hessian below this part of the largest one is rounding."""
 
 
 class SecondDerivative:
-    """What the losses of some samples have as second derivatives, with respect to one score each.
+    """The second derivatives of the losses of some samples, with one score per sample.
 
     Parameters
     ----------
@@ -79,33 +81,33 @@ class SecondDerivative:
 
     @property
     def diagonal(self) -> NumPyArray:
-        """That of each score, (n,); of classes (n, K)."""
+        """The second derivative with respect to each score, (n,) or (n, K)."""
         return self._diagonal
 
     def astype(self, dtype: np.dtype[Any]) -> SecondDerivative:
-        """Return it in another dtype."""
+        """Return the same second derivatives in another dtype."""
         return SecondDerivative(self.diagonal.astype(dtype, copy=False))
 
     def part(self, rows: slice | NumPyArray) -> SecondDerivative:
-        """Return that of some of the samples."""
+        """Return the second derivatives of some samples."""
         return SecondDerivative(self.diagonal[rows])
 
     def times(self, step: NumPyArray) -> NumPyArray:
-        """Return what a step of the scores makes of the residuals: a new array of its shape."""
+        """Return the change of the residuals by a step of the scores, as a new array."""
         return np.asarray(self.diagonal * step)
 
     def total(self, share: NumPyArray) -> NumPyArray:
-        """Return the weighted sum over all samples: (1, 1), of classes (K, K)."""
+        """Return the weighted sum over all samples, (1, 1) or (K, K)."""
         return np.array([[share @ self.diagonal]])
 
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
-        """Return the inverse of that; 0 if it is 0."""
+        """Return the inverse of the weighted sum; 0 if the sum is 0."""
         total = self.total(share)
         return np.divide(1, total, out=np.zeros_like(total), where=total > 0)
 
 
 class SecondDerivativeOfClasses(SecondDerivative):
-    """That of softmax: of each sample diag p - p p^T.
+    """The second derivatives of softmax: diag p - p p^T for each sample.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ class SecondDerivativeOfClasses(SecondDerivative):
         return np.asarray(self.probability * (1 - self.probability))
 
     def astype(self, dtype: np.dtype[Any]) -> SecondDerivativeOfClasses:
-        # A row's classes side by side, as those of the steps that they are multiplied with.
+        # The classes of a row are contiguous, as in the steps that they are multiplied with.
         return SecondDerivativeOfClasses(np.ascontiguousarray(self.probability, dtype))
 
     def part(self, rows: slice | NumPyArray) -> SecondDerivativeOfClasses:
@@ -135,9 +137,9 @@ class SecondDerivativeOfClasses(SecondDerivative):
     def total(self, share: NumPyArray) -> NumPyArray:
         probability = self.probability
         root = probability * np.sqrt(share).astype(probability.dtype)[:, None]
-        # Of an array with itself: half the work, and symmetric to the last bit.
+        # The product of an array with itself takes half the time, and is exactly symmetric.
         total = np.asarray(root.T @ root, np.float64)
-        # Probabilities sum to 1: a shift of all classes is of no curvature.
+        # Probabilities sum to 1, so a shift of all classes has no curvature.
         return np.asarray(np.diag(total.sum(axis=1)) - total)
 
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
@@ -145,16 +147,16 @@ class SecondDerivativeOfClasses(SecondDerivative):
 
 
 class Dual(NamedTuple):
-    """Residuals in the domain of the conjugate whose mean is 0, and what they cost.
+    """Residuals in the domain of the conjugate with mean 0, and a bound of their Fenchel terms.
 
     Attributes
     ----------
     kept, of_target : float
     constant : numpy.ndarray or float
-        The residuals are u = kept r + constant + of_target y, of classes with y an indicator.
+        The residuals are u = kept r + constant + of_target y; for classes y is an indicator.
     terms : callable or float
-        From scores and targets of some rows to a bound of Fenchel's terms, l(z) + l*(u) - u z, of
-        each of them; or their mean over all rows, where it is known.
+        Return a bound of Fenchel's terms l(z) + l*(u) - u z from the scores and targets of some
+        rows; or the mean of these terms over all rows, if it is known.
     """
 
     kept: float
@@ -168,46 +170,46 @@ class Loss(ABC):
 
     name: str
     outputs: int = 1
-    """Scores per sample."""
+    """The number of scores per sample."""
     is_quadratic: bool = False
-    """Whether its second derivative is the same everywhere."""
+    """Whether the second derivative is constant."""
     has_classes: bool = False
-    """Whether targets are whole numbers, the indices of classes; else they are numbers."""
+    """Whether targets are the indices of classes; otherwise they are numbers."""
     is_separable: bool = False
-    """Whether each sample has a class, so that a plane between them leaves no finite optimum."""
+    """Whether samples have classes: if a plane separates these, there is no finite optimum."""
     falls_at_zero: bool = False
-    """Whether the loss of a target 0 falls for ever as its score does."""
+    """Whether the loss of a target 0 decreases for ever as its score decreases."""
     bytes_of_a_row: int = 0
-    """What a fit takes for each row beside its scores."""
+    """Bytes that a fit needs per row, in addition to the scores."""
     needs_all_targets: bool = False
     """Whether the best constant depends on more than the mean of the targets."""
     has_dispersion: bool = False
-    """Whether the variance of targets has an unknown factor."""
+    """Whether the variance of the targets has an unknown factor."""
     has_logarithm: bool = False
     """Whether the prediction is the exponential of the score."""
     has_least: bool = False
-    """Whether the infimum is not 0."""
+    """Whether the infimum of the loss may differ from 0."""
     has_scale: bool = False
-    """Whether the scale of the residuals is found as well, in an outer iteration."""
+    """Whether the scale of the residuals is estimated as well, in an outer iteration."""
 
-    # What the certificate asks: see `certificate`.
+    # Properties that the certificate uses: see `certificate`.
     has_falls: bool = True
-    """Whether the curvature changes along a step; else the loss is quadratic where it is used."""
+    """Whether the curvature changes along a step; otherwise the loss is quadratic in its range."""
     first_fall: float = 0.0
-    """The largest fall where there is no step, of rows with a `least_curvature`."""
+    """The largest relative move without a step, for rows with a `least_curvature`."""
 
     @property
     def slope(self) -> float:
-        """How much the fall of a row changes, at most, with a step of its score by 1.
+        """The largest change of a row's relative move by a step of its score by 1.
 
-        A bound of the third derivative's size beside the second. Without one nothing is proven by a
-        Newton step; with one `noise` is needed as well.
+        It is a bound of the third derivative relative to the second. Without such a bound a Newton
+        step proves nothing; with one, `noise` must be defined as well.
         """
         return np.inf
 
     @classmethod
     def of(cls, arguments: Any) -> Loss:  # noqa: ARG003
-        """Return the loss for an estimator's arguments, checked."""
+        """Return the loss for an estimator's arguments, after checking them."""
         return cls()
 
     @abstractmethod
@@ -216,54 +218,54 @@ class Loss(ABC):
 
     @abstractmethod
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the derivative with respect to the scores, of their shape."""
+        """Return the derivative with respect to the scores, with the shape of the scores."""
 
     @abstractmethod
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the second derivative, of the scores' shape; of softmax its diagonal."""
+        """Return the second derivative, with the shape of the scores; for softmax its diagonal."""
 
     @abstractmethod
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the convex conjugate of each sample at `dual`, shape ``(n,)``; inf outside."""
+        """Return the conjugate of each sample at `dual`, shape ``(n,)``; inf outside its domain."""
 
     @abstractmethod
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        """Return the intercept that is best without features: a 0-d array, or ``(K,)``."""
+        """Return the best intercept of the model without features: a 0-d array, or ``(K,)``."""
 
     @abstractmethod
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
-        """Return residuals whose mean is 0, near those at the scores.
+        """Return residuals with mean 0, close to those at the scores.
 
         Parameters
         ----------
         excess : numpy.ndarray, () or (K,)
             The mean of the residuals at the scores.
         mean : numpy.ndarray, () or (K,)
-            That of the targets, of classes their shares.
+            The mean of the targets; for classes their shares.
         is_long : bool
-            Whether there are too many rows to make an array of float64 with a number for each.
+            Whether there are too many rows for a float64 array with one number per row.
         """
 
     def observed(self, target: NumPyArray) -> NumPyArray:
-        """Return what residuals are differences to: the numbers, or the classes' indices."""
+        """Return the values that residuals refer to: the numbers, or the classes' indices."""
         return target
 
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        """Return both, where one costs less beside the other."""
+        """Return value and residual; together they may cost less than one after the other."""
         return self.value(scores, target), self.residual(scores, target)
 
     def probability(self, scores: NumPyArray) -> NumPyArray:
-        """Return the classes' probabilities, (n, K); of a loss with K outputs alone."""
+        """Return the probabilities of the classes, (n, K); only for a loss with K outputs."""
         raise NotImplementedError(self.name)
 
     def prediction(self, scores: NumPyArray) -> NumPyArray:
-        """Return what is predicted for the targets."""
+        """Return the prediction of the targets."""
         return np.asarray(np.exp(scores)) if self.has_logarithm else scores
 
     def deviance(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return half the deviance of each sample: the loss above its infimum."""
+        """Return half the deviance of each sample: the loss minus its infimum."""
         return self.value(scores, target) - self.least(target)
 
     def fisher(self, scores: NumPyArray) -> NumPyArray:
@@ -273,12 +275,12 @@ class Loss(ABC):
     def check_target(  # noqa: B027 - most take all numbers
         self, target: NumPyArray, weight: NumPyArray | None
     ) -> None:
-        """Raise a ValueError where a target is none of this loss; all are finite numbers."""
+        """Raise a ValueError if a finite target is outside the range of this loss."""
 
     def groups(self, target: NumPyArray) -> NumPyArray | None:
-        """Return groups of targets, whole numbers from 0: rows of a rare one are drawn more often.
+        """Return the groups of the targets, from 0: rows of a rare group are drawn more often.
 
-        None where no group has more to say than another.
+        Return None if all groups are equally informative.
         """
         return target.astype(np.intp, copy=False) if self.has_classes else None
 
@@ -293,18 +295,19 @@ class Loss(ABC):
         Parameters
         ----------
         bias : float
-            The best constant; with offsets the root mean square of its scores, with their sign.
+            The best constant; with offsets the root mean square of its scores, with the sign of
+            their mean.
         value, least : float
-            The mean loss there, and its infimum.
+            The mean loss at the best constant, and its infimum.
         """
         return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * (value - least))
 
     def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return residuals that rounding has left outside of the conjugate's domain, inside."""
+        """Return residuals that rounding has moved out of the conjugate's domain, moved back."""
         return dual
 
     def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return l(z) + l*(u) - u z of each sample, 0 or greater but for rounding."""
+        """Return l(z) + l*(u) - u z of each sample, which is at least 0 up to rounding."""
         product = dual * scores
         terms = self.value(scores, target) + self.conjugate(dual, target)
         return np.asarray(terms - (product if scores.ndim == 1 else product.sum(axis=1)))
@@ -314,54 +317,55 @@ class Loss(ABC):
         return np.zeros(len(target))
 
     def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
-        """Return whether no score of these rows is cut off: see `MOST_LOG`.
+        """Return whether no score of these rows is clipped: see `MOST_LOG`.
 
-        Values and residuals of a score that is cut off prove nothing.
+        Values and residuals of a clipped score prove nothing.
         """
         return True
 
     def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return what stands for the curvature in a Hessian, where that may vanish."""
+        """Return the curvature for a Hessian, made positive if the curvature may vanish."""
         return self.curvature(scores, target)
 
     def second_derivative(
         self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
     ) -> SecondDerivative:
-        """Return what stands for the Hessian with respect to the scores.
+        """Return the curvatures for a Hessian with respect to the scores.
 
         Parameters
         ----------
         caution : float
-            From 0 to 1. Of a loss that depends on a mean: its curvature is that of the mean after
-            this part of the way to the target. A sample far on the wrong side has next to none of
-            its own. Of Huber's loss: this part is that of the least parabola above it.
+            The curvature shift, from 0 to 1. If the loss depends on a mean, the curvature is that
+            of the mean after this part of the way to the target, because a sample far on the wrong
+            side has almost no curvature of its own. For Huber's loss, this part of the curvature is
+            that of the lowest parabola above the loss.
         """
         return SecondDerivative(self.weight_in_hessian(scores, target))
 
     def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the curvature where the certificate may use it, else 0; of the scores' shape."""
+        """Return the curvature if the certificate may use it, else 0, with the scores' shape."""
         return self.curvature(scores, target)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return a curvature, (n,), that is sure for short steps along any combination of scores.
+        """Return a certain curvature, (n,), for short steps along any combination of scores.
 
-        Of classes, along any that does not shift all of them.
+        For classes it holds along any combination that does not shift all of them.
         """
         return self.sure_curvature(scores, target)
 
     def change(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-        """Return what a step of the scores changes, by the curvature alone.
+        """Return the changes by a step of the scores, computed from the curvature alone.
 
         Returns
         -------
         residual : numpy.ndarray, the scores' shape
             The change of the residuals.
         square : numpy.ndarray, (n,)
-            Its product with the step.
+            The product of this change with the step.
         fall : numpy.ndarray, (n,)
-            By which part the moved mean falls towards the border of where it may be, at most 1.
+            The relative move of the mean towards the border of its range, at most 1.
         """
         curvature = self.sure_curvature(scores, target)
         residual = curvature * step
@@ -371,13 +375,13 @@ class Loss(ABC):
         return np.asarray(self.slope * np.abs(step))
 
     def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
-        """Return what rounding errors depend on."""
+        """Return the quantities that bound the rounding errors of these rows."""
         return Noise(1.0, float(share @ np.square(np.abs(scores) + np.abs(target))), True)
 
 
 @dataclass(frozen=True)
 class Logistic(Loss):
-    r"""Logistic loss, :math:`\log(1 + e^z) - yz`, of targets 0 and 1."""
+    r"""Logistic loss, :math:`\log(1 + e^z) - yz`, for targets 0 and 1."""
 
     name = "logistic"
     slope = 1.0
@@ -388,21 +392,26 @@ class Logistic(Loss):
         return self.curvature(scores, scores)
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
-        # (1 - m) p + m q with q = 0 or 1 has the targets' mean.
+        # (1 - m) p + m q with q = 0 or 1 has the same mean as the targets.
         wanted = float(mean)
         of_scores = wanted + float(excess)
         down = of_scores > wanted
-        # A class with 1e-17 of all weights leaves 0 of both.
+        # A class with 1e-17 of all weights gives 0 for both.
         up = wanted - of_scores
         mixed = 1 - wanted / of_scores if down else up / (1 - of_scores) if up > 0 else 0.0
         sign = 1.0 if down else -1.0
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
-            # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). Where p is next to
-            # nothing, convexity bounds it better: KL(u || p) <= m KL(q || p), which is at most
-            # m (log 2 + max(+-z, 0)).
+            # KL(u
+
+            # p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). If p is almost 0, convexity gives
+            # a better bound: KL(u
+
+            # p) <= m KL(q
+
+            # p), which is at most m (log 2 + max(+-z, 0)).
             if is_long and scores.dtype == np.float32:
-                # log(1 + x) <= x, and the margin is that of rounding.
+                # log(1 + x) <= x; the margin covers rounding.
                 scores = np.float32(sign) * scores
                 square = scores + np.float32(np.log(_WIDER * mixed))
                 square = np.exp(np.minimum(square, _MOST_LOG_OF_FLOAT32))
@@ -433,8 +442,8 @@ class Logistic(Loss):
     def value_and_residual(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        # In terms of exp(-|z|), which cannot overflow; in place, and with targets of the scores'
-        # dtype, because temporary arrays and conversions took a tenth of a pass.
+        # Use exp(-|z|), which cannot overflow. Work in place, with targets in the scores' dtype,
+        # because temporary arrays and conversions took a tenth of a pass.
         target = target.astype(scores.dtype, copy=False)
         small: NumPyArray = -np.abs(scores)
         np.exp(small, out=small)
@@ -478,7 +487,7 @@ class Logistic(Loss):
         return np.where(inside, entropy, np.inf)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        # Of a class with 1e-19 of all weights, 1 less the other's share would be 0.
+        # If a class has 1e-19 of all weights, 1 minus the other's share would be 0.
         return np.asarray(np.log(weight @ target) - np.log(weight @ (1 - target)))
 
 
@@ -501,9 +510,9 @@ class Softmax(Loss):
         logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
-            # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. In the
-            # scores' own dtype: log1p() of small numbers has all its digits, and where exp()
-            # overflows the other bound is the smaller one.
+            # u = kept p + c with sum c = 1 - kept: chi^2 = sum c^2 / p - (1 - kept)^2. It is
+            # computed in the scores' dtype: log1p() of small numbers keeps all its digits, and if
+            # exp() overflows, the other bound is smaller.
             scores = np.array(scores.T, order="C")
             top = scores.max(axis=0)
             scores -= top
@@ -547,10 +556,10 @@ class Softmax(Loss):
     def _exponential(self, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         """Return the probabilities, (K, n), the logarithm of their normaliser, and the top score.
 
-        The normaliser is that of the scores less the top one, (n,).
+        The normaliser is that of the scores minus the top score, (n,).
 
-        Class by class: NumPy takes sums over few numbers that lie side by side several times as
-        long as sums of long rows.
+        The computation goes class by class: NumPy takes several times as long for sums over few
+        contiguous numbers as for sums over long rows.
         """
         exponential = np.array(scores.T, order="C")
         top = exponential.max(axis=0)
@@ -599,7 +608,7 @@ class Softmax(Loss):
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         count = np.bincount(target, weights=weight, minlength=self.outputs)
-        # A class whose weights are all 0 would be at -infinity.
+        # A class whose weights are all 0 would have the intercept -infinity.
         logarithm = np.log(np.maximum(count, 1e-12 * count.sum()) / count.sum())
         return np.asarray(logarithm - logarithm.mean())
 
@@ -638,7 +647,7 @@ class Squared(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    r"""Huber's loss: half the squared error to `epsilon`, then a line of slope `epsilon`."""
+    r"""Huber's loss: half the squared error up to `epsilon`, then a line of slope `epsilon`."""
 
     epsilon: float = 1.35
 
@@ -683,7 +692,8 @@ class Huber(Loss):
         return np.asarray((np.abs(scores - target) <= self.epsilon).astype(scores.dtype))
 
     def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        # A step that leaves the parabola is not covered: rows near its end are not counted on.
+        # A step that leaves the parabola is not covered, so rows near its end have no curvature
+        # here.
         return self._inside(scores, target, 0.9)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -696,7 +706,7 @@ class Huber(Loss):
         return np.abs(scores - target + step) / self.epsilon
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        # Rounding may have left the residual an ulp outside.
+        # Rounding may have moved the residual an ulp out of the domain.
         inside = np.abs(dual) <= self.epsilon * (1 + 1e-6)
         return np.where(inside, 0.5 * np.square(dual) + dual * target, np.inf)
 
@@ -705,8 +715,9 @@ class Huber(Loss):
         inside = error <= self.epsilon
         if inside.mean() > 0.1:
             return np.asarray(np.maximum(inside, _LEAST_CURVATURE))
-        # Far from the optimum hardly any sample has a curvature. Then that of the least parabola
-        # above the loss, as in iteratively reweighted least squares (Huber 1981, section 7.8).
+        # Far from the optimum hardly any sample has a curvature. Use the curvature of the lowest
+        # parabola above the loss, as in iteratively reweighted least squares (Huber 1981, section
+        # 7.8).
         return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
 
     def second_derivative(
@@ -719,8 +730,8 @@ class Huber(Loss):
         return SecondDerivative((1 - caution) * own + caution * self.epsilon / error)
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        # Newton on a convex function of one number, from the weighted median: the active set
-        # settles in a few steps.
+        # Minimise a convex function of one number by Newton's method, from the weighted median: the
+        # active set settles in a few steps.
         order = np.argsort(target)
         total = np.cumsum(weight[order])
         middle = target[order[np.searchsorted(total, total[-1] / 2)]]
@@ -736,7 +747,7 @@ class Huber(Loss):
 
 @dataclass(frozen=True)
 class Poisson(Loss):
-    r"""Poisson loss with the logarithm as link, half the deviance: :math:`e^z - yz`.
+    r"""Poisson loss with a log link, half the deviance: :math:`e^z - yz`.
 
     The constant :math:`y \log y - y` is left out, as in a likelihood.
     """
@@ -818,24 +829,24 @@ class Poisson(Loss):
 def balanced_means(
     mean: float, wanted: float, logarithm: Callable[[NumPyArray, NumPyArray], NumPyArray]
 ) -> tuple[float, float, Callable[[NumPyArray, NumPyArray], NumPyArray] | float]:
-    r"""Return how positive numbers m become `kept` m + `added`, whose mean is the wanted one.
+    r"""Return the change of positive numbers m to `kept` m + `added` with the wanted mean.
 
-    A factor alone costs least, as a constant in m's logarithm does. If it would be greater than
-    `MAX_AMPLIFICATION`, a constant is added.
+    A factor alone costs least, just as a constant added to m's logarithm does. If the factor would
+    exceed `MAX_AMPLIFICATION`, a constant is added.
 
     Parameters
     ----------
     mean : float
-        That of m. It may be a difference that has lost its digits.
+        The mean of m. It may be a difference that has lost its digits.
     wanted : float
     logarithm : callable
-        From scores and targets of some rows to :math:`\log m`, in float64.
+        Return :math:`\log m` in float64, from scores and targets of some rows.
 
     Returns
     -------
     kept, added : float
     terms : callable or float
-        Of `Dual`: the divergence :math:`q \log(q / m) - q + m` of the new numbers q.
+        As in `Dual`: the divergence :math:`q \log(q / m) - q + m` of the new numbers q.
     """
     if wanted < MAX_AMPLIFICATION * mean or not np.isfinite(mean):
         kept = wanted / mean
@@ -855,10 +866,10 @@ def balanced_means(
 def explained_deviance(
     loss: Loss, target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None
 ) -> float:
-    """Return 1 - D(y, prediction) / D(y, mean(y)) with the deviance D of a loss; all (n,).
+    """Return 1 - D(y, prediction) / D(y, mean(y)), where D is the deviance; all arrays are (n,).
 
-    From the logarithms of the predictions, which do not underflow. As R^2, it is 1 for a perfect
-    and 0 for an imperfect prediction if all y are the same.
+    It is computed from the logarithms of the predictions, which do not underflow. As with R^2, if
+    all y are equal it is 1 for a perfect prediction and 0 for any other.
     """
     if weight is not None:
         counts = weight > 0  # of a row that is left out it may be infinite, and 0 times it is NaN
@@ -869,7 +880,7 @@ def explained_deviance(
         max(float(np.average(loss.deviance(z, target), weights=weight)), 0.0)
         for z in (scores, best)
     )
-    # Rounding may leave something of the deviance of equal targets.
+    # Rounding may leave a positive deviance for equal targets.
     nothing = 1e-14 * float((np.abs(loss.value(best, target)) + loss.fisher(best)).max())
     if of_mean <= nothing:
         return 1.0 if of_model <= nothing else 0.0
@@ -877,7 +888,7 @@ def explained_deviance(
 
 
 def check_not_negative(name: str, target: NumPyArray, weight: NumPyArray | None) -> None:
-    """Raise a ValueError where targets of a loss with the logarithm as link cannot be."""
+    """Raise a ValueError if the targets of a loss with a log link are negative or all 0."""
     if (target < 0).any():
         row = int(np.argmax(target < 0))
         raise ValueError(
@@ -892,11 +903,11 @@ def check_not_negative(name: str, target: NumPyArray, weight: NumPyArray | None)
 
 
 def _exp(scores: NumPyArray) -> NumPyArray:
-    """exp(), the largest scores cut off."""
+    """Return exp() of the scores, with the largest scores clipped."""
     mean: NumPyArray = np.exp(np.minimum(scores, MOST_LOG[scores.dtype.itemsize]))
     return mean
 
 
 def x_log_x(x: NumPyArray) -> NumPyArray:
-    """X log x, with its limit 0 at 0; nothing of value below."""
+    """Return x log x, with its limit 0 at 0."""
     return np.asarray(x * np.log(np.where(x > 0, x, 1)))

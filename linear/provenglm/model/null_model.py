@@ -1,7 +1,7 @@
-"""The model without features: the best intercept beside the offsets.
+"""Fit the model without features: the best intercept beside the offsets.
 
-Without offsets each loss knows it from a mean of the targets. With offsets it is the root of the
-mean residual: one number, or one for each class, found by Newton's method.
+Without offsets each loss computes it from a mean of the targets. With offsets it is the root of the
+mean residual, found by Newton's method: one number, or one for each class.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from provenglm.types import NumPyArray
 _MAX_STEPS = 200
 
 _SAME = 1e-14
-"""Two intercepts that differ by less, relative to their size, are the same."""
+"""Two intercepts are the same if their relative difference is smaller."""
 
 _MAX_PARTS = 20
-"""Newton's steps for classes are tried with lengths of 1, 1/4, 1/16, ..., as many."""
+"""Newton's steps for classes are tried with lengths of 1, 1/4, 1/16, ..., up to this many."""
 
 _MAX_SIZE = 10.0
-"""The root mean square of offsets of classes from which on the mean loss is smoothed first."""
+"""The mean loss is smoothed first if the root mean square of the classes' offsets is larger."""
 
 _LEAST_RATIO = 1e-15
-"""A class whose mean probability is a smaller part of its share counts as one with this part."""
+"""The least mean probability of a class, as a part of its share; smaller ones count as this
+part."""
 
 
 def best_intercept(
@@ -37,15 +38,15 @@ def best_intercept(
     offset: NumPyArray | None,
     is_long: bool = False,
 ) -> NumPyArray:
-    """Return the intercept that is best without features: a 0-d array, or (K,).
+    """Return the best intercept of the model without features: a 0-d array, or (K,).
 
     Parameters
     ----------
     target, share : numpy.ndarray, (n,)
-        The shares sum to 1.
+        The shares, which sum to 1.
     offset : numpy.ndarray, (n,) or (n, K), optional
     is_long : bool
-        Whether arrays with a number for each row are processed in parts: see `per_row`.
+        Whether arrays with one number per row are processed in parts: see `per_row`.
     """
     few, of_few = target, share
     if is_long or (loss.has_classes and offset is None):
@@ -65,7 +66,7 @@ def mean_loss(
     bias: NumPyArray,
     is_long: bool = False,
 ) -> float:
-    """Return the mean loss of the model without features, whose intercept is `bias`."""
+    """Return the mean loss of the model without features and with the intercept `bias`."""
     if offset is not None:
         return per_row.mean(share, lambda part: loss.value(bias + offset[part], target[part]))
     if loss.has_classes:
@@ -79,7 +80,7 @@ def mean_loss(
 def size_of_scores(share: NumPyArray, offset: NumPyArray, bias: NumPyArray) -> float:
     """Return the root mean square of intercept plus offsets, with the sign of their mean.
 
-    Of several outputs it is that of the largest one.
+    With several outputs it is the largest one.
     """
     mean, square = np.zeros(offset.shape[1:]), np.zeros(offset.shape[1:])
     for part in parts_of(len(share)):
@@ -91,16 +92,16 @@ def size_of_scores(share: NumPyArray, offset: NumPyArray, bias: NumPyArray) -> f
 
 
 class _Derivatives(NamedTuple):
-    """Mean loss at an intercept, its gradient, (K,), and its Hessian, (K, K)."""
+    """The mean loss at an intercept, its gradient, (K,), and its Hessian, (K, K)."""
 
     value: float
     slope: NumPyArray
     curvature: NumPyArray
 
     def leads(self, other: _Derivatives) -> bool:
-        """Whether it is nearer the optimum than another point.
+        """Whether this point is closer to the optimum than another point.
 
-        The slope tells it if values differ by their rounding.
+        If the values differ only by rounding, the slopes are compared.
         """
         if abs(self.value - other.value) > _SAME * abs(other.value):
             return self.value < other.value
@@ -131,10 +132,10 @@ class _Rows(NamedTuple):
         return _Derivatives(value, slope, curvature)
 
     def best_number(self, best: float) -> NumPyArray:
-        """Return the best intercept of one output; `best` is that without offsets.
+        """Return the best intercept of one output; `best` is the best one without offsets.
 
-        The slope rises with the intercept. Newton's steps stay in an interval with the root, which
-        is halved if a step is no less than half of the last one.
+        The slope increases with the intercept. Newton's steps stay in an interval that contains the
+        root. The interval is halved if a step is longer than half of the last one.
         """
         low, high = best - float(self.offset.max()), best - float(self.offset.min())
         middle, last = best - per_row.mean_of(self.share, self.offset), high - low
@@ -150,10 +151,10 @@ class _Rows(NamedTuple):
         return np.asarray(middle)
 
     def best_of_classes(self, best: NumPyArray) -> NumPyArray:
-        """Return the best intercepts of classes, whose mean is 0; `best` are those without offsets.
+        """Return the best intercepts of classes, with mean 0; `best` are those without offsets.
 
-        Offsets that are far apart make the mean loss nearly piecewise linear. It is smoothed first:
-        the offsets are divided by a temperature, which falls to 1.
+        Widely spread offsets make the mean loss almost piecewise linear. It is smoothed first: the
+        offsets are divided by a temperature, which decreases to 1.
         """
         parts = parts_of(len(self.target), len(best))
         mean = sum(self.share[part] @ self.offset[part] for part in parts)
@@ -170,7 +171,8 @@ class _Rows(NamedTuple):
         """Return the best intercepts of classes by Newton's method from a start.
 
         If no part of a step leads lower, each intercept moves by the logarithm of its class's share
-        over the mean probability, which always does (iterative scaling: Darroch & Ratcliff 1972).
+        divided by the mean probability. This always leads lower (iterative scaling: Darroch &
+        Ratcliff 1972).
         """
         wanted = per_row.shares_of_groups(self.share, lambda part: self.target[part], len(bias))
         here = self.at(bias)

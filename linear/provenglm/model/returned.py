@@ -1,9 +1,9 @@
-"""The coefficients that the user holds: theta in the units of the features, rounded to float64.
+"""Compute the user's coefficients: theta in the units of the features, rounded to float64.
 
-Coefficients keep all digits that matter for features about their means. The intercept is that of
-features as they are: if the mean of one is 1e12 times its standard deviation, rounding the
-intercept moves all scores by 1e-4. That needs no pass over the features: the objective of the moved
-scores is known, and so is how much farther from the optimum they are.
+The coefficients keep all digits that matter for centred features. The intercept applies to the
+features as they are: if the mean of a feature is 1e12 times its standard deviation, rounding the
+intercept moves all scores by 1e-4. This needs no pass over the features: the objective at the moved
+scores is known, and so is the increase of their distance to the optimum.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _UNIT = 2.0**-53
 _HALVES = 2.0**27 + 1
 
 _ROWS = 65_536
-"""At a time: what a core's cache holds."""
+"""Number of rows at a time, chosen such that they fit into a core's cache."""
 
 _NEGLIGIBLE_STEP = 1e-9
-"""Of scores: its square times the curvature of a loss is less than the rounding of its values."""
+"""A step of scores is negligible if it is smaller: its square times the curvature of a loss is less
+than the rounding of the loss."""
 
 
 def shifted(intercept: NumPyArray, center: NumPyArray, coef: NumPyArray) -> NumPyArray:
@@ -64,15 +65,15 @@ def _halved(numbers: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
 
 
 class Returned(NamedTuple):
-    """Coefficients (p, K) and intercepts (K,) of the user.
+    """The user's coefficients (p, K) and intercepts (K,).
 
     Attributes
     ----------
     change : float
-        What they add to the objective of the solver's theta: that of rounding is above 0, that of a
-        shift of all classes below.
+        The change of the objective relative to the solver's theta. Rounding increases it, and a
+        shift of all classes decreases it.
     step : numpy.ndarray, (K,)
-        What rounding adds to all scores.
+        The change of all scores by rounding.
     """
 
     coef: NumPyArray
@@ -82,10 +83,10 @@ class Returned(NamedTuple):
 
 
 def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Returned:
-    """Return the user's coefficients for `theta`, whose objective and scores a snapshot has.
+    """Return the user's coefficients for `theta`, at the objective and scores of a snapshot.
 
-    Of all softmax models that give the same probabilities it is the one of least penalty whose
-    intercepts have the mean 0: a shift of all classes by the same changes none.
+    Among all softmax models with the same probabilities, the result has the least penalty and
+    intercepts with mean 0: adding the same to all classes changes no probability.
     """
     change, center = 0.0, objective.scaling.center
     if theta.ndim == 2:
@@ -93,7 +94,7 @@ def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Ret
     coef, rough = objective.scaling.to_user(theta)
     coef = columns = coef.reshape(len(coef), -1)
     if theta.ndim == 2 and objective.intercept:
-        # As one more column: an intercept less a mean of 1e13 has no digits of what it was.
+        # Treat it as one more column: an intercept minus a mean of 1e13 would lose its digits.
         mean = rough.mean()
         rough = rough - mean
         center, columns = np.append(center, mean), np.vstack([coef, np.ones(coef.shape[1])])
@@ -107,7 +108,7 @@ def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Ret
 def rounded(
     bias: NumPyArray, center: NumPyArray, coef: NumPyArray, rough: NumPyArray
 ) -> tuple[NumPyArray, NumPyArray]:
-    """Return the intercept for features that are not centred, (K,), and by how much it is off.
+    """Return the intercept for features that are not centred, (K,), and its rounding error.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def rounded(
     center : numpy.ndarray, (p,)
     coef : numpy.ndarray, (p, K)
     rough : numpy.ndarray
-        The same with the rounding errors of a product of vectors.
+        The intercept computed with the rounding errors of a dot product.
     """
     rough = np.atleast_1d(rough)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -128,9 +129,9 @@ def rounded(
 
 
 def _without_shift(objective: Objective, theta: NumPyArray) -> tuple[NumPyArray, float]:
-    """Return theta with coefficients of mean 0 over the classes, and what that adds to the penalty.
+    """Return theta with mean 0 over the classes, and the change of the penalty.
 
-    With a penalty on sizes theta stays: a shift would take coefficients from 0.
+    With an L1 penalty theta stays as it is, because a shift would make zeros nonzero.
     """
     if objective.l1 is not None:
         return theta, 0.0
@@ -143,15 +144,15 @@ def _without_shift(objective: Objective, theta: NumPyArray) -> tuple[NumPyArray,
 def rise(
     loss: Loss, share: NumPyArray, target: NumPyArray, scores: NumPyArray, step: NumPyArray
 ) -> float:
-    """Return what a step of the intercepts, (K,), adds to the objective; 0 where it is rounding.
+    """Return the increase of the objective by a step of the intercepts (K,); 0 if it is rounding.
 
     Parameters
     ----------
     loss : Loss
     share, target : numpy.ndarray, (n,)
-        The weights, whose sum is 1, and the targets.
+        The weights, which sum to 1, and the targets.
     scores : numpy.ndarray, (n,) or (n, K)
-        Before the step.
+        The scores before the step.
     step : numpy.ndarray, (K,)
     """
     if not step.any():

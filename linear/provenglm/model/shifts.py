@@ -1,4 +1,4 @@
-"""What adds the same to all classes: the loss of classes does not see it."""
+"""Remove shifts that add the same to all classes, which do not change the loss of classes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from provenglm.types import NumPyArray
 
 
 def centre_unpenalised(step: NumPyArray, penalty: NumPyArray) -> NumPyArray:
-    """Return a step without what adds the same to all classes, where there is no penalty.
+    """Return a step without its mean over the classes, for features without a penalty.
 
-    The Hessian is singular along it: rounding would add up to scores of thousands, which leave
-    float32 no digits for the rest.
+    The Hessian is singular along such shifts. Rounding would accumulate to scores of thousands,
+    which leave float32 no digits for the rest.
     """
     if step.ndim == 2:
         free = penalty == 0
@@ -18,9 +18,9 @@ def centre_unpenalised(step: NumPyArray, penalty: NumPyArray) -> NumPyArray:
 
 
 def centre_classes(theta: NumPyArray) -> NumPyArray:
-    """Return theta, or a step, without what is the same for all classes: a new array of classes.
+    """Return theta, or a step, minus its mean over the classes, as a new array.
 
-    The penalty is least without it. A Hessian has the penalty alone there: no preconditioner that
-    is a diagonal would fit.
+    The penalty is smallest without the mean. Along the mean the Hessian is the penalty alone, so
+    that no diagonal preconditioner would fit.
     """
     return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)

@@ -1,8 +1,9 @@
-"""QR factors of the rows of all blocks, and which columns are sums of others but for rounding.
+"""QR factors of the rows of all blocks, and the columns that are sums of others up to rounding.
 
 A Gram matrix has no digits of singular values below 1e-8 of the largest. The triangle of a QR
-factorisation has them down to 1e-16, and comes from blocks of rows one after the other: that of a
-block below the triangle of those before it (Demmel, Grigori, Hoemmen & Langou 2012).
+factorisation has them down to 1e-16. It is computed from one block of rows after the other: each
+block is stacked below the triangle of the blocks before it (Demmel, Grigori, Hoemmen & Langou
+2012).
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from provenglm.model.objective import Objective
 from provenglm.types import NumPyArray
 
 ROUNDING_OF_A_COLUMN = 1e-13
-"""Of a column of norm 1: if others leave no more of it unexplained, it is their sum."""
+"""A column of norm 1 is a sum of others if these leave at most this much of it unexplained."""
 
 
 class Basis(NamedTuple):
-    """Columns that are independent, and the others as sums of them.
+    """Independent columns, and the other columns as linear combinations of them.
 
     Attributes
     ----------
     upper : numpy.ndarray, (r, r)
-        The triangle of the base.
+        The triangle of the independent columns (the base).
     base, rest : numpy.ndarray
-        Indices of columns; the base in the triangle's order.
+        Indices of columns; the base is in the triangle's order.
     factors : numpy.ndarray, (r, m)
-        The rest is the base times these.
+        The other columns are the base times these.
     is_rough : bool
         Whether the products of the base's columns have too few digits.
     """
@@ -46,9 +47,9 @@ class Basis(NamedTuple):
 
     @classmethod
     def of(cls, upper: NumPyArray, has_last: bool = False) -> Basis:
-        """Choose the columns from a triangle of all, (r, w), each measured by its own norm.
+        """Choose independent columns from the triangle (r, w) of all, each relative to its norm.
 
-        With `has_last`, the last column is in the base, if it is not 0.
+        With `has_last`, the base includes the last column unless it is 0.
         """
         norms = np.linalg.norm(upper, axis=0)
         norms[norms == 0] = 1.0
@@ -65,7 +66,7 @@ class Basis(NamedTuple):
 
 
 def triangle(blocks: Iterable[NumPyArray], width: int) -> NumPyArray:
-    """Return the triangle of a QR factorisation of rows, (w, w) or of fewer rows."""
+    """Return the triangle of a QR factorisation of rows, (w, w) or with fewer rows."""
     upper = np.zeros((0, width))
     for block in blocks:
         stacked = np.vstack([upper, block])
@@ -74,13 +75,13 @@ def triangle(blocks: Iterable[NumPyArray], width: int) -> NumPyArray:
 
 
 def parts_of_triangle(n: int, width: int) -> list[slice]:
-    """Return parts of n rows, of so many that the triangle above them costs little."""
+    """Return parts of n rows, each so large that adding the triangle above it costs little."""
     size = max(constants.BLOCK_ROWS, 2 * width)
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def weighted_rows(objective: Objective, weight: NumPyArray) -> Iterator[NumPyArray]:
-    """Yield all rows in theta's coordinates, times the roots of weights, and then the penalty's."""
+    """Yield all rows in theta's coordinates times the roots of weights, then the penalty's rows."""
     rows, used = objective.rows.precise(), objective.penalty > 0
     for part in parts_of_triangle(objective.n, len(used)):
         yield in_theta(objective, rows.block(part)) * np.sqrt(weight[part])[:, None]
@@ -88,19 +89,19 @@ def weighted_rows(objective: Objective, weight: NumPyArray) -> Iterator[NumPyArr
 
 
 def in_theta(objective: Objective, block: Any) -> NumPyArray:
-    """Return rows as they are given in theta's coordinates, with the intercept's column."""
+    """Return rows in theta's coordinates, with the intercept's column."""
     block = block.toarray() if issparse(block) else block
     block = (block - objective.scaling.center) * objective.scaling.inverse
     return np.column_stack([block, np.full(len(block), float(objective.intercept))])
 
 
 class TriangleMetric:
-    """A positive definite matrix as the triangle of its root: for one output.
+    """A positive definite matrix, stored as the triangle of its root; for one output.
 
     Parameters
     ----------
     upper : numpy.ndarray, (r, w)
-        The triangle. Columns that are sums of others get no step of their own.
+        The triangle. Columns that are sums of others get the step 0.
     """
 
     def __init__(self, upper: NumPyArray) -> None:

@@ -1,18 +1,18 @@
-r"""The losses of positive targets: gamma, and Tweedie with a mass at 0, with the logarithm as link.
+r"""The losses of non-negative targets with a log link: gamma, and Tweedie with a mass at 0.
 
-Half the unit deviance of a variance :math:`\mu^p`, p the power, in terms of :math:`a = p - 1`,
-:math:`b = 2 - p` and :math:`w = z - \log y`:
+They are half the unit deviance of a variance :math:`\mu^p`, where p is the power. In terms of
+:math:`a = p - 1`, :math:`b = 2 - p` and :math:`w = z - \log y` the loss is
 
 .. math::
     l(z, y) = y^b \left[ \frac{e^{-aw} - 1}{a} + \frac{e^{bw} - 1}{b} \right], \qquad
     l(z, 0) = \frac{e^{bz}}{b},
 
-where :math:`(e^{bw} - 1) / b` is w for the gamma loss, p = 2. It is convex, for
-:math:`l'' = y^b [a e^{-aw} + b e^{bw}]`, and :math:`l''' / l''` is between -a and b: along a step
-:math:`\delta` of the score the residual can move by :math:`l'' \delta` as long as
-:math:`\max(a\delta, -b\delta)`, the fall, is at most 1, and Fenchel's terms are then at most
-:math:`l'' \delta^2 \omega(t) / t^2` for a fall t: the integral of :math:`1 / l''` over residuals,
-with the least :math:`l''` that this slope allows. The Poisson loss is the same with p = 1.
+where :math:`(e^{bw} - 1) / b` is w for the gamma loss, p = 2. It is convex, because :math:`l'' =
+y^b [a e^{-aw} + b e^{bw}]`, and :math:`l''' / l''` is between -a and b. Along a step :math:`\delta`
+of the score the residual can move by :math:`l'' \delta` as long as the relative move
+:math:`\max(a\delta, -b\delta)` is at most 1. Fenchel's terms are then at most :math:`l'' \delta^2
+\omega(t) / t^2` for a relative move t: the integral of :math:`1 / l''` over residuals, with the
+least :math:`l''` that this bound allows. The Poisson loss is the same with p = 1.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ from provenglm.model.losses import (
 from provenglm.types import NumPyArray
 
 _FARTHEST_OF_FLOAT32 = 40.0
-"""A logarithm of the targets beyond it, and sums of targets may not fit into float32."""
+"""Sums of targets may not fit into float32 if a logarithm of the targets is farther from 0 than
+this."""
 
 _NEAR = 30.0
-"""Of w, in size: from there on less than a digit is lost where the parts of a value are taken by
-themselves, and up to there none of them overflows in float32."""
+"""If w is larger in size, the parts of a value are computed separately, which loses less than a
+digit. If w is smaller, no part overflows in float32."""
 
 _STEPS = 60
-"""Of Newton's method for a conjugate, at most: it takes 4 to 9, for powers near 1 or 2 up to 20."""
+"""The largest number of Newton steps for a conjugate. It takes 4 to 9 steps, and up to 20 for
+powers near 1 or 2."""
 
 
 class _Parts(NamedTuple):
-    """What value, residual and curvature are made of; of a target 0, log y is 0 and y^b is 1."""
+    """The terms of value, residual and curvature; for a target 0, log y is 0 and y^b is 1."""
 
     positive: NumPyArray
     logarithm: NumPyArray
@@ -57,12 +59,12 @@ class _Parts(NamedTuple):
     rise: NumPyArray
     """e^(bz), the residual at a target 0."""
     drop: NumPyArray
-    """y e^(-az), which a target takes off it."""
+    """y e^(-az), which the target subtracts from it."""
 
 
 @dataclass(frozen=True)
 class Tweedie(Loss):
-    """Tweedie's loss of a power above 1 and at most 2."""
+    """Tweedie's loss with a power above 1 and at most 2."""
 
     power: float = 1.5
 
@@ -106,7 +108,7 @@ class Tweedie(Loss):
     def _value(self, parts: _Parts) -> NumPyArray:
         positive, logarithm, change, rise, drop = parts
         a, b, size = self._a, self._b, np.exp(self._b * logarithm)
-        # Near the target, where the two would cancel.
+        # Near the target the two terms would cancel.
         near = np.clip(change, -_NEAR, _NEAR)
         value: NumPyArray = np.expm1(-a * near) / a
         value += np.expm1(b * near) / b if b else near
@@ -150,7 +152,7 @@ class Tweedie(Loss):
 
     def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
         parts = self._parts(scores, target)
-        # The rounding of w is one of its exponentials.
+        # The rounding error of w is that of one of its exponentials.
         means = (parts.rise + parts.drop) * (1 + np.abs(scores) + np.abs(parts.logarithm))
         largest = 1.01 * float(self._curvature(parts).max(initial=0))
         square = float(share @ np.square(means))
@@ -177,7 +179,7 @@ class Tweedie(Loss):
         return terms
 
     def _conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the conjugate less dual x log y: y^b times that of y = 1 at dual / y^b."""
+        """Return the conjugate minus dual x log y: y^b times that of y = 1 at dual / y^b."""
         a, b = self._a, self._b
         if not b:
             return np.where(dual <= 1, x_log_x(1 - dual) + dual, np.inf)
@@ -185,18 +187,18 @@ class Tweedie(Loss):
         wanted = dual / size
         change = self._change_at(wanted)
         down, up = np.expm1(-a * change), np.expm1(b * change)
-        # What Newton's method leaves makes it larger by at most this.
+        # The remaining error of Newton's method increases it by at most this.
         curvature, left = a * (1 + down) + b * (1 + up), wanted - (up - down)
         of_unit = wanted * change - (down / a + up / b) + left * (left / curvature)
         of_zero = np.where(dual >= 0, (x_log_x(dual) - dual) / b, np.inf)
         return np.where(target > 0, size * of_unit, of_zero)
 
     def _change_at(self, residual: NumPyArray) -> NumPyArray:
-        """Return w with e^(bw) - e^(-aw) = residual, by Newton's method on the logarithms.
+        """Return the w that solves e^(bw) - e^(-aw) = residual, by Newton's method on logarithms.
 
-        For residuals above 0: b w = log(residual + e^(-aw)). The difference is concave and grows,
-        and w = 0 is on the left of the root, where Newton's steps never pass it. Below 0 the same
-        holds with a and b exchanged, for -w.
+        For residuals above 0 the equation is b w = log(residual + e^(-aw)). The difference is
+        concave and increasing, and w = 0 is left of the root, which Newton's steps never pass. For
+        residuals below 0 the same holds with a and b exchanged, for -w.
         """
         size = np.abs(residual)
         slow = np.where(residual >= 0, self._b, self._a)
@@ -219,7 +221,7 @@ class Tweedie(Loss):
     def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
         over = float(excess)
         if not self._b:
-            # 1 - r is y / prediction, and has the mean 1 at the best intercept.
+            # 1 - r is y / prediction, and has mean 1 at the best intercept.
             kept, added, cost = balanced_means(
                 1 - over, 1.0, lambda z, y: np.log(y) - z.astype(np.float64)
             )
@@ -227,8 +229,8 @@ class Tweedie(Loss):
         taken = over / float(mean)
 
         def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-            # r - taken y is in the domain for every y. The bound of a fall t, where omega(t) / t^2
-            # is at most (1 + t) / 2.
+            # r - taken y is in the domain for every y. Use the bound for a relative move t, where
+            # omega(t) / t^2 is at most (1 + t) / 2.
             scores = scores.astype(np.float64)
             parts = self._parts(scores, target)
             curvature, moved = self._curvature(parts), -taken * target

@@ -1,4 +1,4 @@
-"""Folds of a cross-validation as weights of all rows, and what is kept of a point of a path."""
+"""Represent the folds of a cross-validation as weights of all rows, and the points of a path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Start = tuple[NumPyArray, NumPyArray]
 
 @dataclass(frozen=True)
 class PathPoint:
-    """The optimum for one fold and one strength of the penalty, as `Solution` has it.
+    """The optimum for one fold and one strength of the penalty; a part of `Solution`.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class PathPoint:
     intercept : numpy.ndarray, (K,)
     objective, gap, decrement : float
     iterations : int
-        Snapshots; that of the start counts.
+        Number of snapshots, including the start.
     reason : StopReason
     """
 
@@ -43,7 +43,7 @@ class PathPoint:
 
     @classmethod
     def of(cls, solution: Solution) -> PathPoint:
-        """Return what is kept of a solution."""
+        """Return the part of a solution that a path keeps."""
         return cls(
             coef=solution.coef,
             intercept=solution.intercept,
@@ -62,15 +62,15 @@ class Folds:
     Attributes
     ----------
     problem : Problem
-        All rows.
+        The problem of all rows.
     counts : list of numpy.ndarray, (n,)
-        How often each row is in a fold's training set; mostly 0 or 1.
+        How often each row is in the training set of each fold; mostly 0 or 1.
     name : str
-        The strength of the penalty, as the user calls it.
+        The user's name for the strength of the penalty.
     on_mean : callable
-        From a strength and the sum of the weights to the penalty beside the mean loss.
+        Return the penalty relative to the mean loss, from a strength and the sum of the weights.
     l1_ratio : float
-        The share of the penalty that is on sizes instead of squares.
+        The L1 part of the penalty, from 0 to 1.
     """
 
     problem: Problem
@@ -84,17 +84,17 @@ class Folds:
         return len(self.counts)
 
     def weight(self, fold: int, rows: slice = slice(None)) -> NumPyArray:
-        """Return the weights of some rows in a fold's training set; of all of them, (n,)."""
+        """Return the weights of some rows, or of all rows (n,), in a fold's training set."""
         counts, weight = self.counts[fold][rows], self.problem.sample_weight
         return counts if weight is None else weight[rows] * counts
 
     def penalties(self, fold: int, strength: float) -> tuple[float, float]:
-        """Return the L2 and L1 penalty beside the mean loss of the fold's training set."""
+        """Return the L2 and L1 penalties relative to the mean loss of the fold's training set."""
         penalty = self.on_mean(strength, self.totals[fold])
         return penalty * (1 - self.l1_ratio), penalty * self.l1_ratio
 
     def penalised(self, fold: int, strength: float) -> Problem:
-        """Return the problem of all rows with such a penalty."""
+        """Return the problem of all rows with the penalty of this fold and strength."""
         l2, l1 = self.penalties(fold, strength)
         return replace(self.problem, l2=l2, l1=l1)
 
@@ -108,7 +108,7 @@ class Folds:
         return np.asarray(self.weight(fold) / self.totals[fold])
 
     def of(self, fold: int, strength: float) -> Problem:
-        """Return a fold's problem: of its rows where these are few, else of weights 0."""
+        """Return a fold's problem: its own rows if they are few, or all rows with weights."""
         whole, weight = self.penalised(fold, strength), self.weight(fold).astype(np.float64)
         limited = getattr(whole.features, "memory_limit", None) is not None
         if limited or not is_small(whole):
@@ -124,12 +124,12 @@ class Folds:
 
 
 def point_of(session: Session, penalties: tuple[float, float], start: Start | None) -> PathPoint:
-    """Return a point by the solver itself; an interrupt is not caught."""
+    """Return a point from the general solver; an interrupt raises KeyboardInterrupt."""
     return _kept(session.solve(start, *penalties))
 
 
 def point_with_scale(problem: Problem, settings: Settings, start: Start | None) -> PathPoint:
-    """Return a point of a loss whose scale is found as well."""
+    """Return a point for a loss whose scale is estimated as well."""
     return _kept(solve_with_scale(problem, settings, start)[0])
 
 

@@ -1,9 +1,10 @@
-"""The folds' paths together: a block of rows is read once for all of them.
+"""Solve the paths of all folds together: each block of rows is read once for all folds.
 
-Folds share most of their rows, so their optima are close to each other. One Hessian, of a sample of
-all rows, is the metric of all folds; each adds its penalty to the diagonal. A pass takes the scores
-of a block for all folds in one product. What it sums up for a fold is enough for a proof that the
-fold's optimum is as near as `tol` asks. A fold without such a proof continues alone.
+Folds share most of their rows, so their optima are close to each other. One Hessian, computed from
+a sample of all rows, is the metric of all folds; each fold adds its penalty to the diagonal. A pass
+computes the scores of a block for all folds in one product. The sums that it keeps for each fold
+are enough to prove that the fold's optimum is as near as `tol` requires. A fold without such a
+proof continues alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Watch = Callable[[str], None]
 
 
 class Value(NamedTuple):
-    """What a pass gives for one fold: the penalty is in none of it.
+    """The evaluation of one fold in a pass, without the penalty.
 
     Attributes
     ----------
@@ -42,7 +43,7 @@ class Value(NamedTuple):
     loss : float
         The mean loss.
     gradient : numpy.ndarray, theta's shape
-        Of the mean loss, for the features as they are in the rows.
+        The gradient of the mean loss, for the features as they are in the rows.
     scores : numpy.ndarray, (n,) or (n, K)
     """
 
@@ -54,12 +55,12 @@ class Value(NamedTuple):
 
 @dataclass
 class Walk:
-    """Where a fold is on its path.
+    """The state of a fold on its path.
 
     Attributes
     ----------
     objective : Objective
-        The fold's: shares are 0 for the rows that are held out.
+        The fold's objective: rows that are held out have the share 0.
     null : float
         The objective of the best constant prediction.
     pairs : list
@@ -67,11 +68,11 @@ class Walk:
     metric : CholeskyMetric, optional
         The common Hessian with the fold's penalty, factored.
     count : int
-        Snapshots for this point.
+        Number of snapshots for this point.
     last : float
         The decrement before the last step.
     tries : int
-        Slow steps and failed proofs for this point.
+        Number of slow steps and failed proofs for this point.
     """
 
     fold: int
@@ -87,7 +88,7 @@ class Walk:
     session: Session | None = None
 
     def snapshot(self, value: Value) -> Snapshot:
-        """Return the snapshot of a value, with the penalty of this point."""
+        """Return the snapshot of an evaluation, with the penalty of this point."""
         return self.objective.snapshot_of(
             value.theta, value.loss, value.gradient.copy(), value.scores
         )
@@ -101,7 +102,7 @@ class Walk:
         self.count, self.last, self.tries = 1, np.inf, 0
 
     def accept(self, value: Value) -> None:
-        """Go to a new point if it is lower, else leave the fold to its own solver."""
+        """Move to a new point if it is lower; otherwise the fold continues alone."""
         old, self.count = self.at, self.count + 1
         if not self.snapshot(value).objective < self.snapshot(old).objective:
             self.tries = constants.TRIES
@@ -113,7 +114,7 @@ class Walk:
 
 
 def beside(offset: NumPyArray | None, biases: NumPyArray, rows: slice) -> NumPyArray:
-    """Return what is added to the scores of some rows, which broadcasts to (points K, rows)."""
+    """Return the offsets plus intercepts of some rows; they broadcast to (points K, rows)."""
     if offset is None:
         return biases[:, None]
     each = offset[rows].reshape(rows.stop - rows.start, -1)
@@ -121,7 +122,7 @@ def beside(offset: NumPyArray | None, biases: NumPyArray, rows: slice) -> NumPyA
 
 
 class JointPath:
-    """All folds from point to point.
+    """Solve the paths of all folds, one point after the other.
 
     Parameters
     ----------
@@ -188,13 +189,13 @@ class JointPath:
         return walks
 
     def _point(self, walks: list[Walk], strength: float) -> list[PathPoint]:
-        """Lead all folds to their optima for a penalty; return these."""
+        """Solve all folds for one penalty, and return their optima."""
         done: dict[int, PathPoint] = {}
         for walk in walks:
             l2 = self._folds.penalties(walk.fold, strength)[0]
             walk.begin(l2)
             if l2 == 0:
-                # Only a single fit tells whether there is an optimum.
+                # Only a single fit can tell whether an optimum exists.
                 done[walk.fold] = self._by_itself(walk, strength)
         self._renew(walks)
         pending = [walk for walk in walks if walk.fold not in done]
@@ -251,7 +252,7 @@ class JointPath:
         return step, 0.5 * float(gradient.ravel() @ step.ravel())
 
     def _judged(self, walk: Walk, decrement: float, strength: float) -> PathPoint | None:
-        """Return the point if the fold has come to its end, or None if it has to continue."""
+        """Return the point if the fold has finished, or None if it has to continue."""
         snapshot = walk.snapshot(walk.at)
         user = returned(walk.objective, snapshot, snapshot.theta)
         enough = self._settings.tol * (walk.null - snapshot.objective)
@@ -283,7 +284,7 @@ class JointPath:
         )
 
     def _values(self, points: Sequence[tuple[Objective, NumPyArray]]) -> list[Value]:
-        """Return the value of each fold's objective at its theta: one pass over all rows."""
+        """Return the evaluation of each fold's objective at its theta, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
         users = [whole.scaling.to_user(theta) for _, theta in points]
         weights = np.hstack([weights.reshape(len(weights), -1) for weights, _ in users])
@@ -332,7 +333,7 @@ class JointPath:
         return losses, residuals
 
     def _measure(self, objectives: Sequence[Objective]) -> None:
-        """Take what the proofs of each fold need to know of the features: one pass."""
+        """Measure the properties of the features that the proofs of each fold need, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
         has_squares = not (whole.rows.is_sparse or whole.centered)
 
@@ -355,7 +356,7 @@ class JointPath:
             one.squares = np.asarray(squares)[fold] if has_squares else None
 
     def _by_itself(self, walk: Walk, strength: float) -> PathPoint:
-        """Return a point by the solver itself, from where the fold is."""
+        """Return a point from the general solver, started at the fold's present point."""
         folds, scaling = self._folds, self._objective.scaling
         weights, intercept = scaling.to_user(walk.at.theta)
         start = weights.reshape(len(weights), -1), np.atleast_1d(intercept)

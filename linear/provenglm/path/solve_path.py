@@ -1,9 +1,9 @@
-"""Paths of penalties over the folds of a cross-validation: each point from the one before it.
+"""Solve paths of penalties over the folds of a cross-validation, each from the previous point.
 
-From the greatest penalty to the least. The mean loss and its gradient do not know the penalty, so
-the first step towards the next point needs no pass; where the penalty hardly matters any more, no
-pass at all. The objective of a point is below that of the point before, so that a start there is
-never worse than none.
+Paths go from the greatest penalty to the least. The mean loss and its gradient do not depend on the
+penalty, so the first step towards the next point needs no pass; if the penalty hardly matters, the
+whole point needs none. The objective decreases from point to point, so a start at the previous
+point is never worse than the null model.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def solve_path(
     ----------
     folds : Folds
     strengths : sequence of float
-        Of the penalty, from the greatest penalty to the least.
+        The strengths, from the greatest penalty to the least.
     settings : Settings
-        `max_iter` holds for each point.
+        `max_iter` applies to each point.
     watch : callable
-        Called with a line, when a part of the path is done.
+        A function that is called with a line of text when a part of the path is done.
     n_jobs : int, optional
-        Processes that share the folds where each is solved by itself.
+        Number of processes that share the folds, if each fold is solved alone.
 
     Raises
     ------
     KeyboardInterrupt
-        Ctrl-C: nothing is returned then.
+        If Ctrl-C is pressed; no points are returned.
     """
     features = dense_if_small(folds.penalised(0, strengths[0])).features
     folds = replace(folds, problem=replace(folds.problem, features=features))
     together = _together(folds)
-    # One way for the whole path: that of a penalty in the middle.
+    # The whole path uses one method: the best one for a penalty in the middle.
     problem = (together or folds).penalised(0, strengths[len(strengths) // 2])
     plan = choose(problem, settings.is_precise, len(folds), settings.method)
     if together is not None and plan.suits_folds:
@@ -70,7 +70,7 @@ def solve_path(
 
 
 def _together(folds: Folds) -> Folds | None:
-    """Return the folds with the room that is left if all have scores, or None if none is."""
+    """Return the folds with the memory that their scores leave, or None if it is not enough."""
     whole = folds.problem
     problem = within(whole, of_folds_together(whole, len(folds)))
     return None if problem is None else replace(folds, problem=problem)
@@ -83,7 +83,7 @@ def _one_fold(
     settings: Settings,
     watch: Watch = lambda _: None,
 ) -> list[PathPoint]:
-    """Return the points of one fold by itself."""
+    """Return the points of one fold, solved alone."""
     points: list[PathPoint] = []
     start: Start | None = None
     session: Session | None = None
@@ -92,7 +92,7 @@ def _one_fold(
         if folds.problem.loss.has_scale:
             point = point_with_scale(folds.of(fold, strength), settings, start)
         else:
-            # Without a penalty it may be another way.
+            # Without a penalty another method may be better.
             if session is None or not any(penalties):
                 session = Session(folds.of(fold, strength), settings)
             with session.running():

@@ -1,14 +1,15 @@
-r"""Lasso and elastic net over the folds of a cross-validation, without a pass for each point.
+r"""Solve the lasso and the elastic net over folds, without a pass over the rows for each point.
 
-A squared loss knows its rows by their products alone: with M the weighted products of features,
-intercept and target,
+A squared loss depends on the rows only through their products: with the matrix M of weighted
+products of features, intercept and target, the objective is
 
 .. math:: F(w) = y^T y / 2 - c^T w + w^T G w / 2 + \mu \|w\|_1 + \lambda \|w\|^2 / 2
 
-for the centred parts G, c and y'y of M. One pass gives the products of each group of rows that are
-in the same training sets. Those of a fold are sums of them, which loses no digits; a difference
-from the products of all rows would. If there are too many groups, as of folds at random, each fold
-is a group, and of few features. They do not know the penalty, and are kept for the whole path.
+where G, c and y'y are the centred parts of M. One pass computes the products of each group of rows
+that are in the same training sets. The products of a fold are sums over its groups. Sums lose no
+digits, unlike differences from the products of all rows. If there are too many groups, for example
+with random folds, and few features, each fold is a group. The products do not depend on the
+penalty, and are kept for the whole path.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from provenglm.types import NumPyArray
 
 
 def suits(folds: Folds, problem: Problem) -> bool:
-    """Whether the products of a squared loss with an L1 penalty are made once for a path."""
+    """Whether the path of a squared loss with an L1 penalty uses products that are made once."""
     loss, features = problem.loss, problem.features
     is_squared = loss.is_quadratic and not loss.has_scale and problem.l1 > 0
     if not is_squared or issparse(features) or on_disk(features):
@@ -52,21 +53,21 @@ def suits(folds: Folds, problem: Problem) -> bool:
 
 
 class _Groups(NamedTuple):
-    """Rows whose products are summed: those in the same training sets, or those of one fold.
+    """Groups of rows whose products are summed: rows in the same training sets, or a fold's rows.
 
     Attributes
     ----------
     of_row : numpy.ndarray, (n,), optional
-        Each row's group; None if each fold is a group.
+        The group of each row; None if each fold is a group.
     counts : numpy.ndarray, (folds, groups)
-        How often each is in a fold's training set.
+        How often each group is in the training set of each fold.
     """
 
     of_row: NumPyArray | None
     counts: NumPyArray
 
     def within(self, folds: Folds, rows: slice) -> Iterator[tuple[int, NumPyArray]]:
-        """Return the groups of some rows, and how often each row counts there."""
+        """Yield the groups of some rows, and how often each row counts in them."""
         if self.of_row is None:
             yield from enumerate(counts[rows] for counts in folds.counts)
             return
@@ -90,15 +91,15 @@ def _groups(folds: Folds) -> _Groups | None:
 
 
 class _Products(NamedTuple):
-    """Means of a fold's products, in the solver's coordinates and centred.
+    """Mean products of a fold, in the solver's coordinates and centred.
 
     Attributes
     ----------
     hessian : numpy.ndarray, (p, p)
     slope : numpy.ndarray, (p,)
-        Of features and target.
+        The products of features and target.
     square : float
-        Of the target.
+        The mean square of the target.
     mean : numpy.ndarray, (p,)
     mean_target : float
     """
@@ -121,7 +122,7 @@ def solve(
         groups = _groups(folds)
         assert groups is not None
         if objective.offset is not None:
-            # Of a squared loss that is the same.
+            # A squared loss has the same value for it.
             target = objective.target - objective.offset
             objective = replace(objective, target=target, offset=None)
         center = objective.mean_target() if objective.intercept else 0.0
@@ -136,7 +137,7 @@ def solve(
 
 
 def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) -> NumPyArray:
-    """Return the products of features, ones and target, summed over each group: one pass."""
+    """Return the products of features, ones and target, summed over each group, in one pass."""
     rows, weight = objective.rows, folds.problem.sample_weight
     p = rows.shape[1]
 
@@ -186,7 +187,7 @@ def _of_fold(
 
 
 class _Path:
-    """A fold on its way along the path."""
+    """The state of a fold on its path."""
 
     def __init__(
         self, folds: Folds, fold: int, products: _Products, scaling: Scaling, settings: Settings
@@ -198,7 +199,7 @@ class _Path:
         self._session: Session | None = None
 
     def point(self, strength: float) -> PathPoint:
-        """Return the optimum for the next strength, from the one before it."""
+        """Return the optimum for the next strength, starting from the previous one."""
         products, scaling, settings = self._products, self._scaling, self._settings
         l2, l1 = self._folds.penalties(self._fold, strength)
         if l1 == 0:
@@ -214,7 +215,7 @@ class _Path:
                 break
             weights = minimise(hessian, gradient + penalty * weights, weights, sizes)
             gradient = hessian @ weights - penalty * weights - products.slope
-            # The mean square of the residuals.
+            # This is the mean square of the residuals.
             square = max(0.0, products.square + float((gradient - products.slope) @ weights))
             objective = 0.5 * square + float(sizes @ np.abs(weights))
             objective += 0.5 * float(penalty @ np.square(weights))
@@ -230,7 +231,7 @@ class _Path:
         bias = products.mean_target - products.mean @ self._weights
         coef, rough = self._scaling.to_user(np.append(self._weights, bias))
         coef = coef.reshape(-1, 1)
-        # At the best intercept, so that the objective is a parabola around it.
+        # With the intercept at its best value, the objective is a parabola around it.
         intercept, step = rounded(np.atleast_1d(bias), self._scaling.center, coef, rough)
         rise = 0.5 * float(step @ step)
         gap, rounding = gap + rise, ROUNDING * products.square + sys.float_info.min
@@ -245,13 +246,13 @@ class _Path:
         )
 
     def _by_itself(self, strength: float) -> PathPoint:
-        """Return a point by the solver itself, from where the fold is."""
+        """Return a point from the general solver, started at the fold's present point."""
         folds, fold = self._folds, self._fold
         bias = self._products.mean_target - self._products.mean @ self._weights
         coef, intercept = self._scaling.to_user(np.append(self._weights, bias))
         start: Start = coef.reshape(-1, 1), np.atleast_1d(intercept)
         penalties = folds.penalties(fold, strength)
-        # Without a penalty it may be another way.
+        # Without a penalty another method may be better.
         if self._session is None or not any(penalties):
             self._session = Session(folds.of(fold, strength), self._settings)
         with self._session.running():
@@ -265,8 +266,8 @@ def _gap(
 ) -> float:
     """Return the duality gap: see `duality`.
 
-    The residuals u at the best intercept sum to 0. With a factor f of them the first sum is
-    (1 - f)^2 u^2 / 2.
+    The residuals u at the best intercept sum to 0. If they are scaled by a factor f, the first sum
+    is (1 - f)^2 u^2 / 2.
     """
     size, value = np.abs(gradient), l1 @ np.abs(weights) + 0.5 * l2 @ np.square(weights)
     slope, over = float(gradient @ weights), size > l1

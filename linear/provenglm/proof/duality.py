@@ -1,24 +1,24 @@
-r"""How far a point is from the optimum, proven: the duality gap.
+r"""Prove an upper bound of a point's distance to the optimum: the duality gap.
 
 For any dual residuals :math:`u_i` in the domain of :math:`l^*` with :math:`\sum_i s_i u_i = 0`
-(the intercept is free) Fenchel's duality (Rockafellar 1970, section 31) gives
+(because the intercept has no penalty), Fenchel's duality (Rockafellar 1970, section 31) gives
 
 .. math::
     F(\theta) - F^* \le \sum_i s_i \, [l(z_i) + l^*(u_i) - u_i z_i]
         + \sum_j \frac{(\lambda_j \theta_j + \sum_i s_i u_i \hat x_{ij})^2}{2 \lambda_j}
 
-with shares :math:`s_i` that sum to 1. At the residuals themselves the first sum is 0 and the second
-is :math:`\|\nabla F\|^2 / 2\lambda`. They do not sum to 0 but at the best intercept, so they are
-mixed with a constant as little as is needed. What that does to the second sum is known without
-another pass, from the features' mean and their products with the targets.
+with shares :math:`s_i` that sum to 1. At the residuals of the point the first sum is 0 and the
+second is :math:`\|\nabla F\|^2 / 2\lambda`. These residuals sum to 0 only at the best intercept, so
+they are mixed with as little of a constant as is needed. The effect on the second sum follows from
+the features' means and their products with the targets, without another pass.
 
-With a penalty :math:`\mu_j |\theta_j|` beside it, the second sum is that of
-:math:`h_j(\theta_j) + h_j^*(-v_j) + v_j \theta_j` with :math:`v_j = \sum_i s_i u_i \hat x_{ij}` and
-:math:`h_j^*(v) = \max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. Where :math:`\lambda_j` is 0 it is infinite
-beyond :math:`\mu_j`: the residuals are shrunk, all by the same factor, until none is beyond it (El
-Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. Where it is small, a factor between that
-and 1 is the best. What a factor adds to the first sum has a bound without another look at the rows,
-for losses of classes: see `_shrunk`.
+With an additional penalty :math:`\mu_j |\theta_j|`, the second sum is that of :math:`h_j(\theta_j)
++ h_j^*(-v_j) + v_j \theta_j` with :math:`v_j = \sum_i s_i u_i \hat x_{ij}` and :math:`h_j^*(v) =
+\max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. If :math:`\lambda_j` is 0, this is infinite for :math:`|v|`
+above :math:`\mu_j`: the residuals are then scaled down, all by the same factor, until no feature
+exceeds it (El Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. If :math:`\lambda_j` is
+small, the best factor lies between that factor and 1. For losses of classes, the effect of a factor
+on the first sum has a bound without another pass: see `_shrunk`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
 
-# Bounds are max(bound, 0.0), in this order: NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
+# Write max(bound, 0.0) in this order, so that NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
 
 
 def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf) -> float:
-    """Return a bound of F(theta) - F*, 0 or greater; inf if a score is too large for the loss.
+    """Return a bound of F(theta) - F*, at least 0; inf if a score is too large for the loss.
 
-    A bound that is above `enough` anyway may be a rough one, which costs less.
+    If the bound exceeds `enough` anyway, it may be a rough bound, which costs less.
     """
     if not _is_exact(objective, snapshot):
         return np.inf
@@ -60,8 +60,8 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
             if dual.of_target:
                 dual_gradient += dual.of_target * of_target
             return _gap_with_l1(objective, snapshot, dual, dual_gradient)
-        # kept (gradient - penalty theta) + penalty theta + what the constant adds: in place, for
-        # these are arrays of many numbers.
+        # Compute kept (gradient - penalty theta) + penalty theta + the constant's part, in place,
+        # because these arrays are large.
         rest = dual.kept * snapshot.gradient[:-1]
         if dual.kept != 1:
             mixed = penalty * snapshot.theta[:-1]
@@ -82,12 +82,12 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
 
 @np.errstate(over="ignore", invalid="ignore")
 def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
-    """Return the bound of `duality_gap` by other residuals than those at the scores: half a pass.
+    """Return the bound of `duality_gap` for given residuals, in half a pass.
 
     Parameters
     ----------
     residual : numpy.ndarray, (n,) or (n, K)
-        In the domain of the conjugate; where there is an intercept, with a sum of nearly 0.
+        Residuals in the domain of the conjugate; with an intercept their sum is almost 0.
     """
     if not _is_exact(objective, snapshot):
         return np.inf
@@ -113,12 +113,12 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
 
 
 def known_bound(objective: Objective, snapshot: Snapshot) -> float:
-    """Return what is known anyway: no objective is below the least values of the losses."""
+    """Return the trivial bound: the objective is at least the mean of the losses' infima."""
     return _above_least(objective, snapshot) if _is_exact(objective, snapshot) else np.inf
 
 
 def _above_least(objective: Objective, snapshot: Snapshot) -> float:
-    """Return the objective less the mean of the losses' least values."""
+    """Return the objective minus the mean of the losses' infima."""
     least = 0.0
     if objective.loss.has_least:
         least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
@@ -141,7 +141,7 @@ def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
 def _gap_with_l1(
     objective: Objective, snapshot: Snapshot, dual: Dual, dual_gradient: NumPyArray
 ) -> float:
-    """Return the bound for the best of some factors of the residuals."""
+    """Return the smallest bound among those for a few factors of the residuals."""
     assert objective.l1 is not None
     theta = snapshot.theta[:-1]
     l1, penalty = of_rows(objective.l1[:-1], theta), of_rows(objective.penalty[:-1], theta)
@@ -172,7 +172,7 @@ def _gap_with_l1(
             divergence = np.inf
             if spread < np.inf:
                 divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
-            # Where it is most of the gap, it may be far above the divergence.
+            # If this bound is most of the gap, it may be far above the divergence.
             if not divergence <= rest:
                 divergence = _divergence(objective, snapshot, dual, factor)
             gap = min(gap, divergence + rest)
@@ -181,8 +181,8 @@ def _gap_with_l1(
 
 
 def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
-    """Return the factor that leaves no size beyond its penalty."""
-    # An ulp less, so that rounding leaves none beyond.
+    """Return the factor that brings each size down to its penalty."""
+    # One ulp less, so that rounding leaves no size above its penalty.
     return (1 - 1e-15) * float((l1 / size).min(initial=1.0))
 
 
@@ -191,16 +191,16 @@ def best_factor(
 ) -> float:
     """Return the best factor of the residuals, if their divergence is a parabola around 1.
 
-    By Newton's method from above: the slope is convex.
+    It is found by Newton's method from above, because the slope is convex.
 
     Parameters
     ----------
     curvature : float
-        Of the divergence.
+        The curvature of the divergence.
     slope : float
-        Of the other terms, but for those of the features beyond their penalty.
+        The slope of all other terms, except those of the features that exceed their penalty.
     size, l1, penalty : numpy.ndarray
-        Gradients and penalties of these features.
+        The gradients and penalties of these features.
     """
     factor, feasible = 1.0, _feasible(size, l1)
     for _ in range(constants.MOST_STEPS):
@@ -231,7 +231,7 @@ def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: fl
 def _mixed(
     objective: Objective, dual: Dual, residual: NumPyArray, target: NumPyArray
 ) -> NumPyArray:
-    """Return residuals of some rows, mixed with a constant so that all of them sum to 0."""
+    """Return residuals of some rows, mixed with a constant so that all residuals sum to 0."""
     mixed: NumPyArray = dual.kept * residual + dual.constant
     if dual.of_target and mixed.ndim > 1:
         mixed[np.arange(len(target)), target] += dual.of_target
@@ -241,7 +241,7 @@ def _mixed(
 
 
 def _spread(objective: Objective, snapshot: Snapshot) -> float:
-    """Return the mean of r^2 / l'' with the residuals r at the scores; of classes sum r^2 / p."""
+    """Return the mean of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
     loss = objective.loss
 
     def of_part(part: slice) -> NumPyArray:
@@ -258,12 +258,12 @@ def _spread(objective: Objective, snapshot: Snapshot) -> float:
 def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float:
     r"""Return a bound of the divergence at balanced residuals times a factor f, for classes.
 
-    The means that belong to the residuals f r at the scores are at least f times those at the
-    scores, and the curvature is concave in the means. So it is at least f l'' there and on the way
-    there, and the divergence at most :math:`c = (1 - f)^2 r^2 / 2 f l''`. What balances the
-    residuals mixes a part of constants into the means. With k times that part, `of_dual` is at most
-    :math:`k^2` times as large. What is asked for is a mean of both, with the weight f / k of the
-    second, so that :math:`c k / (k - 1) + f k \cdot of\_dual` is a bound for every k above 1.
+    The means that belong to the residuals f r are at least f times those at the scores, and the
+    curvature is concave in the means. So the curvature there, and on the way there, is at least f
+    l'', and the divergence is at most :math:`c = (1 - f)^2 r^2 / 2 f l''`. Balancing the residuals
+    mixes some constants into the means. With k times as much of the constants, `of_dual` is at most
+    :math:`k^2` times as large. The required divergence is a mean of both, where the second has the
+    weight f / k, so that :math:`c k / (k - 1) + f k \cdot of\_dual` is a bound for every k above 1.
     """
     own = (1 - factor) ** 2 * spread / (2 * factor)
     if of_dual == 0:
@@ -273,7 +273,7 @@ def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float
 
 
 def _is_exact(objective: Objective, snapshot: Snapshot) -> bool:
-    """Whether no score of a row with a weight was cut off: see `Loss.is_exact`."""
+    """Whether no score of a row with a weight was clipped: see `Loss.is_exact`."""
     loss = objective.loss
 
     def of_part(part: slice) -> bool:
@@ -283,14 +283,14 @@ def _is_exact(objective: Objective, snapshot: Snapshot) -> bool:
         counts = objective.share[part] > 0
         return loss.is_exact(scores[counts], target[counts])
 
-    # Only a logarithm is cut off.
+    # Only losses with a log link clip scores.
     if not loss.has_logarithm:
         return True
     return all(objective.workers.map(of_part, parts_of(objective.n)))
 
 
 def _dual(objective: Objective, excess: NumPyArray) -> Dual:
-    """Return how residuals with the sum `excess` are mixed."""
+    """Return how residuals with the mean `excess` are balanced."""
     if not objective.intercept:
         return Dual(1.0, np.zeros(excess.shape), 0.0, 0.0)
     has_one = objective.loss.outputs == 1
@@ -299,7 +299,7 @@ def _dual(objective: Objective, excess: NumPyArray) -> Dual:
 
 
 def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
-    """Return the mean of Fenchel's terms at the residuals themselves."""
+    """Return the mean of Fenchel's terms at the balanced residuals."""
     terms = dual.terms
     if isinstance(terms, float):
         return terms
@@ -307,11 +307,11 @@ def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
 
 
 def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
-    """Return the mean over all samples of what `function` gives for some of them."""
+    """Return the mean over all samples of a function of some of them."""
 
     def of_part(part: slice) -> float:
         share = np.ascontiguousarray(objective.share[part])
-        # What weighs nothing may be infinite.
+        # A row without weight may have an infinite value.
         return float(share @ np.where(share > 0, function(part), 0))
 
     return sum(objective.workers.map(of_part, parts_of(objective.n, objective.loss.outputs)))

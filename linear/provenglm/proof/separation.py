@@ -1,18 +1,19 @@
-r"""Whether some rows can be separated at no cost to the others: quasi-complete separation.
+r"""Detect quasi-complete separation: some rows gain along a direction and no row loses.
 
 Without a penalty the loss of classes has no minimum if, along some direction, no row loses and some
-row gains: the score of its own class, less that of another class, grows. A loss has a minimum if
-there is no such direction (Albert & Anderson, Biometrika 71, 1984).
+row gains: its score for its own class grows relative to that for another class. If there is no such
+direction, a minimum exists (Albert & Anderson, Biometrika 71, 1984).
 
-Of Poisson's and Tweedie's losses, a row with the target 0 gains if its score sinks, and all other
-rows lose if theirs changes.
+For Poisson's and Tweedie's losses, a row with the target 0 gains if its score decreases, and any
+other row loses if its score changes.
 
-One column may be such a direction.
+A single column may be such a direction.
 
-Near the infimum few rows are left to ask. What a row gains at most, its share of the loss of a
-class that the direction leaves behind, is below F - F*. So pairs of a row and a class that have
-more than that stay as they are along each such direction, and usually they leave none. What they
-leave is a linear program in as few variables.
+Near the infimum only few rows need to be checked. The largest possible gain of a row is its share
+of the loss that is due to a class which the direction leaves behind. This gain is at most F - F*.
+Pairs of a row and a class with a larger value are therefore constant along each such direction.
+Usually this excludes all directions; the directions that remain are the variables of a linear
+program.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ from provenglm.model.objective import Objective
 from provenglm.types import NumPyArray
 
 _MOST_WEIGHTS, _MOST_NUMBERS = 1000, 2e7
-"""Beyond this nothing is said: a second for the factors, and 160 MB for the margins."""
+"""Larger problems are not checked: factors take a second, and the margins 160 MB."""
 
 _MOST_OF_PROGRAM = 1e6
-"""Numbers of a linear program that takes some seconds."""
+"""The largest number of entries in the linear program, which then takes some seconds."""
 
 _SAME = 1e-8
-"""A margin of a row of length 1 that is 0 but for rounding."""
+"""The margin of a row of length 1 is 0 up to rounding if it is smaller."""
 
 _OF_PROGRAM = 1e-6
-"""The same after the linear program, which allows 1e-7."""
+"""The same threshold for a solution of the linear program, which has a tolerance of 1e-7."""
 
 
 def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: float) -> bool:
-    """Return whether there is such a direction; False also if that is too much to find out.
+    """Return whether such a direction exists; False also if finding out would take too long.
 
     Parameters
     ----------
     objective : Objective
-        Without a penalty, of a loss of classes or one that falls at targets of 0.
+        An objective without a penalty, of a loss of classes or one that falls at targets of 0.
     scores : numpy.ndarray, (n,) or (n, K)
-        Near the infimum.
+        Scores near the infimum.
     distance : float
-        How far above it, at most.
+        An upper bound of the distance to the infimum.
     """
     if _has_column(objective):
         return True
@@ -76,15 +77,15 @@ def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: floa
 
 
 def _has_column(objective: Objective) -> bool:
-    """Return whether some column is such a direction: of one sign, and 0 in all rows of a class.
+    """Return whether one column is such a direction: of one sign, and 0 in all rows of a class.
 
-    As a rule it is a category that a class does not have. For targets of 0 it has no others.
+    Usually this is a category that never occurs in a class. For targets of 0 it has no other rows.
     """
     loss, rows = objective.loss, objective.rows.precise()
     groups, p = max(2, loss.outputs), rows.shape[1]
     if groups * p > _MOST_NUMBERS:
         return False
-    # Counts, not sums: 1e17 - 1 is 1e17.
+    # Compare counts instead of sums, because 1e17 - 1 is 1e17.
     above, below = np.zeros((groups, p)), np.zeros((groups, p))
     for part in rows.slices():
         block: Any = rows.block(part)
@@ -102,9 +103,9 @@ def _has_column(objective: Objective) -> bool:
 
 
 def _pairs(objective: Objective, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return rows, other classes than their own, and what a pair gains at most.
+    """Return rows, classes other than their own, and the largest possible gain of each pair.
 
-    That is the share times the other class's probability, or the mean at a target 0.
+    The gain is the share times the other class's probability, or times the mean at a target 0.
     """
     loss, share = objective.loss, objective.share[:]
     residual = np.abs(loss.residual(scores.astype(np.float64), objective.target))
@@ -122,9 +123,9 @@ def _pairs(objective: Objective, scores: NumPyArray) -> tuple[NumPyArray, NumPyA
 def _margins(
     objective: Objective, rows: NumPyArray, others: NumPyArray, directions: NumPyArray
 ) -> NumPyArray:
-    """Return what each pair gains along each direction, for rows of length 1.
+    """Return the gain of each pair along each direction, for rows of length 1.
 
-    Of K classes the last has no weights of its own: a shift of all of them changes nothing.
+    With K classes the last one has no weights of its own, because shifting all changes nothing.
     """
     used = objective.scaling.inverse > 0
     center, inverse = objective.scaling.center[used], objective.scaling.inverse[used]
@@ -153,7 +154,7 @@ def _margins(
 
 
 def _null_space(matrix: NumPyArray, least: float | None = None) -> NumPyArray:
-    """Return directions that `matrix` takes to 0: singular values up to `least`, or to 1e-7."""
+    """Return the directions that `matrix` maps to 0: singular values up to `least`, or to 1e-7."""
     triangle = np.linalg.qr(matrix, mode="r")
     values, right = np.linalg.svd(triangle)[1:]
     limit = 1e-7 * values.max(initial=0.0) if least is None else least
@@ -161,7 +162,7 @@ def _null_space(matrix: NumPyArray, least: float | None = None) -> NumPyArray:
 
 
 def _some_direction(margins: NumPyArray) -> bool:
-    """Return whether some combination of columns has no number below 0, and some above it."""
+    """Return whether a combination of columns has no negative and some positive entry."""
     margins = margins[np.abs(margins).max(axis=1, initial=0.0) > _SAME]
     if not margins.size:
         return False

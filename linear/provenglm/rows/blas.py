@@ -1,7 +1,7 @@
-"""The BLAS that SciPy brings, called by address: without Python's lock, and into a given matrix.
+"""Call SciPy's BLAS by address: without Python's lock, and into a given matrix.
 
-SciPy's own wrapper of it keeps the lock, so threads would take turns. NumPy's product of an array
-with itself calls NumPy's BLAS, which is older as a rule and may not know the processor.
+SciPy's own wrapper keeps the lock, so that threads would wait for each other. NumPy's product of an
+array with itself calls NumPy's BLAS, which is usually older and may not know the processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provenglm.types import NumPyArray
 
 
 def _routine(name: str) -> Any:
-    """Return a routine of BLAS. All its arguments are addresses."""
+    """Return a BLAS routine. All its arguments are addresses."""
     capsule = cython_blas.__pyx_capi__[name]
     of_python: Any = ctypes.pythonapi
     name_of = ctypes.PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", of_python))
@@ -39,15 +39,15 @@ def add_products(total: NumPyArray, rows: NumPyArray, factor: float) -> None:
     Parameters
     ----------
     total : numpy.ndarray, (w, w)
-        float32 or float64; the numbers of a row are side by side.
+        A float32 or float64 array; the numbers of a row are contiguous.
     rows : numpy.ndarray, (b, w)
-        Of the same dtype; the numbers of a row or those of a column are side by side.
+        An array of the same dtype; the numbers of a row or those of a column are contiguous.
     """
     b, w = rows.shape
     if not b or not w:
         return
     routine, number = _SYRK[total.dtype]
-    # BLAS counts in columns: the lower triangle of rows is its upper one, which is faster.
+    # BLAS stores matrices by columns: this lower triangle is its upper one, which is faster.
     is_by_rows = rows.strides[1] == rows.itemsize
     step = rows.strides[0 if is_by_rows else 1] // rows.itemsize
     assert total.strides[1] == total.itemsize

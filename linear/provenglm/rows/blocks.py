@@ -1,4 +1,4 @@
-"""How rows are cut into blocks: by their number and width alone."""
+"""Split rows into blocks, by their number and width alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def slices_of(n: int, p: int, itemsize: int) -> list[slice]:
 
 
 def parts_of(n: int, outputs: int = 1) -> list[slice]:
-    """Return the parts in which an array of n rows with `outputs` numbers each is gone through."""
+    """Return the parts in which an array of n rows with `outputs` numbers each is processed."""
     size = max(1, constants.PART_ROWS // outputs)
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
@@ -24,7 +24,7 @@ def parts_of(n: int, outputs: int = 1) -> list[slice]:
 def moments_of(
     rows: Rows, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
 ) -> tuple[NumPyArray, NumPyArray]:
-    """Return what `Rows.moments` does, of blocks that are arrays."""
+    """Return the result of `Rows.moments` for rows whose blocks are arrays."""
     mean, square = np.zeros(len(wanted)), np.zeros(len(wanted))
     for part in rows.slices():
         change = np.asarray(rows.block(part))[:, wanted].astype(np.float64) - center[wanted]

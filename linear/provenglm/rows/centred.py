@@ -1,4 +1,4 @@
-"""Arrays in coordinates: columns as ``(x - center) * inverse``."""
+"""Transform arrays to coordinates: columns become ``(x - center) * inverse``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from provenglm.types import NumPyArray
 
 
 class Coordinates(Protocol):
-    """Centre and inverse scale of each column; an inverse scale of 0 leaves a column out."""
+    """The centre and inverse scale of each column; an inverse scale of 0 makes a column 0."""
 
     @property
     def center(self) -> NumPyArray:
-        """What is subtracted, (p,)."""
+        """The numbers to subtract, (p,)."""
         ...
 
     @property
     def inverse(self) -> NumPyArray:
-        """By what the difference is multiplied, (p,)."""
+        """The factors of the differences, (p,)."""
         ...
 
 
 def write_centred(block: Any, coordinates: Coordinates, out: NumPyArray) -> NumPyArray:
     """Write rows in coordinates to `out`, which may be the rows themselves, and return it.
 
-    With coordinates in float64 the difference is: a column may be far from 0.
+    With coordinates in float64 the difference is in float64, because a column may be far from 0.
     """
     change = out if out.dtype == np.result_type(block, coordinates.center) else None
     change = np.subtract(block, coordinates.center, out=change)

@@ -1,8 +1,8 @@
-"""The rows of a sparse matrix (CSR), and what is measured of its columns.
+"""The rows of a sparse matrix (CSR), and statistics of its columns.
 
-Nothing of the size n x p is ever made. Blocks are matrices of the same kind that share the values
-and the columns' numbers with the whole. SciPy's products release Python's lock, so that threads
-share them.
+No array of the size n x p is ever created. Blocks are CSR matrices that share the values and the
+column indices with the whole matrix. SciPy's products release Python's lock, so that threads can
+work on several blocks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from provenglm.types import NumPyArray
 
 
 class CsrRows:
-    """The rows of a CSR matrix; a block is a CSR matrix, too.
+    """The rows of a CSR matrix; each block is a CSR matrix.
 
     Parameters
     ----------
     features : scipy.sparse.csr_array, (n, p)
-        float32 or float64, with sorted columns and without duplicates.
+        A float32 or float64 matrix with sorted columns and without duplicates.
     dtype : numpy dtype, optional
-        float64, where float32 has too few digits; else that of the data.
+        The dtype of the blocks: float64 if float32 is too imprecise; by default that of the data.
     """
 
     is_sparse, is_on_disk = True, False
@@ -44,7 +44,7 @@ class CsrRows:
         if self._slices is None:
             n, p = self.shape
             indptr = self._features.indptr
-            # A gradient has p numbers, which are added to the rest.
+            # A gradient has p numbers, which are added to the others.
             size = max(constants.BLOCK_BYTES // 8, 4 * p)
             ends = np.searchsorted(indptr, np.arange(size, int(indptr[-1]), size))
             starts = [0]
@@ -56,9 +56,10 @@ class CsrRows:
         return self._slices
 
     def block(self, rows: slice) -> csr_array:
-        """Return the rows of a slice, converted; not to be written to.
+        """Return the rows of a slice, converted. The result must not be modified.
 
-        Those of a full pass are made once. They share the values, unless these are converted.
+        The blocks of a full pass are created once. They share the values unless these are
+        converted.
         """
         whole = self._features
         indptr = whole.indptr
@@ -79,13 +80,13 @@ class CsrRows:
 
     @property
     def stored(self) -> np.dtype[Any]:
-        """In which they are stored."""
+        """The dtype in which the rows are stored."""
         dtype: np.dtype[Any] = self._features.dtype
         return dtype
 
     @property
     def numbers(self) -> int:
-        """How many are stored."""
+        """The number of stored entries."""
         return int(self._features.indptr[-1])
 
     def pick(self, rows: NumPyArray) -> csr_array:
@@ -93,25 +94,25 @@ class CsrRows:
         return self._features[rows].astype(self.dtype, copy=False)
 
     def gather(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, dense: for few columns, or few rows."""
+        """Return rows by their indices, dense; suited to few columns or few rows."""
         return np.asarray(self.pick(rows).toarray())
 
     def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, dense, as they are stored."""
+        """Return rows by their indices, dense, in the stored dtype."""
         return np.asarray(self._features[rows].toarray())
 
     def precise(self) -> CsrRows:
-        """Return the same rows, handed out in float64."""
+        """Return the same rows with blocks in float64."""
         return CsrRows(self._features, np.dtype(np.float64))
 
     def columns(self) -> csc_array:
-        """Return a copy by columns, as they are stored."""
+        """Return a copy by columns, in the stored dtype."""
         return self._features.tocsc()
 
     def parts_by_rows(self) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-        """Return values, columns and where each row begins, as they are stored, for compiled loops.
+        """Return values, columns and row starts for compiled loops, in the stored dtype.
 
-        Indices are unsigned: signed ones cost a test for wrap-around at each access.
+        Indices are unsigned, because signed ones cost a test for wrap-around at each access.
         """
         data, indices, indptr = (
             getattr(self._features, of) for of in ("data", "indices", "indptr")
@@ -121,10 +122,10 @@ class CsrRows:
     def moments(
         self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
-        """Return the means of ``x - center`` and of its square, in float64, of some columns.
+        """Return the means of ``x - center`` and of its square for some columns, in float64.
 
-        The numbers that are not stored are counted as what they are, 0: their share is what the
-        others leave of it.
+        Entries that are not stored count as 0. Their share is 1 minus the share of the stored
+        entries.
         """
         p = self.shape[1]
         mean, square, present = np.zeros(p), np.zeros(p), np.zeros(p)
@@ -137,7 +138,7 @@ class CsrRows:
             mean += np.bincount(columns, each, p)
             each *= change
             square += np.bincount(columns, each, p)
-        # Of a column that is stored in every row, nothing is absent but rounding.
+        # If a column is stored in every row, the share of absent entries is only rounding.
         absent = np.maximum(share.sum() - present, 0) * (count < self.shape[0])
         mean, square = mean - absent * center, square + absent * np.square(center)
         return mean[wanted], square[wanted]
@@ -153,9 +154,9 @@ class CsrRows:
 def made_of(
     data: NumPyArray, indices: NumPyArray, indptr: NumPyArray, shape: tuple[int, ...]
 ) -> csr_array:
-    """Return a CSR matrix that shares its parts.
+    """Return a CSR matrix that shares the given arrays.
 
-    SciPy's constructor copies parts that are views of much larger arrays.
+    SciPy's constructor copies arrays that are views of much larger arrays.
     """
     matrix = csr_array(shape, dtype=data.dtype)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
@@ -163,7 +164,7 @@ def made_of(
 
 
 def transposed(block: csr_array) -> csc_array:
-    """Return the transposed matrix, which shares all parts and is kept with the block.
+    """Return the transposed matrix, which shares all arrays and is kept with the block.
 
     SciPy's constructor takes as long as three products with 10,000 numbers.
     """

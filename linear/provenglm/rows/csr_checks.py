@@ -1,4 +1,4 @@
-"""Sparse features, once they are given: in the one form that the solver reads."""
+"""Check sparse features and convert them to the form that the solver reads."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from provenglm.rows.csr import made_of
 from provenglm.types import NumPyArray
 
 _MOST_OF_FLOAT32 = 1 << 24
-"""Whole numbers up to it are exact in float32."""
+"""Whole numbers up to this size are exact in float32."""
 
 
 def canonical(name: str, features: csr_array) -> csr_array:
-    """Return a CSR matrix with sorted columns, without duplicates, of float32 or float64.
+    """Return a CSR matrix in float32 or float64, with sorted columns and without duplicates.
 
-    It shares what is in this form already. Duplicates are summed, in the dtype that they are of,
-    as SciPy does; zeros that are stored stay. Whole numbers become float32 where that is exact.
+    The result shares arrays that have this form already. Duplicates are summed in their own dtype,
+    as SciPy does; stored zeros are kept. Whole numbers become float32 if that is exact.
 
     Parameters
     ----------
     name : str
-        The estimator's class.
+        The name of the estimator's class.
     features : scipy.sparse.csr_array or csr_matrix, (n, p)
-        Not changed: nor are the flags that SciPy keeps of it.
+        The features. Neither the matrix nor the flags that SciPy keeps of it are changed.
 
     Raises
     ------
     ValueError
-        If a column's number is not of the matrix, or if its parts do not fit together.
+        If a column index is out of range, or if the matrix's arrays do not fit together.
     """
     n, p = features.shape
     data, indices, indptr = features.data, features.indices, features.indptr
@@ -48,7 +48,7 @@ def canonical(name: str, features: csr_array) -> csr_array:
 
 
 def as_float(data: NumPyArray) -> NumPyArray:
-    """Return numbers as float32 or float64, whichever is exact; not copied if they are."""
+    """Return numbers as float32 or float64, whichever is exact, without a copy if possible."""
     if data.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         return data
     single = np.can_cast(data.dtype, np.float32)
@@ -61,7 +61,7 @@ def as_float(data: NumPyArray) -> NumPyArray:
 def first_where(
     features: csr_array, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object] | None:
-    """Return row, column and value of the first stored number that is wrong."""
+    """Return row, column and value of the first stored number that is invalid."""
     size = constants.PART_ROWS
     for first in range(0, len(features.data), size):
         wrong = is_wrong(features.data[first : first + size])
@@ -79,7 +79,7 @@ def _check_parts(
     indptr: NumPyArray,
     shape: tuple[int, int],
 ) -> None:
-    """Refuse what SciPy's products would read beyond its end."""
+    """Raise an error if SciPy's products would read past the end of an array."""
     n, p = shape
     stored = int(indptr[-1]) if len(indptr) else -1
     fits = len(indptr) == n + 1 and indptr[0] == 0 and stored <= min(len(data), len(indices))

@@ -1,6 +1,6 @@
-"""Dense rows in memory: arrays of any dtype and order, read-only or not.
+"""Dense rows in memory: arrays of any dtype and order, writable or read-only.
 
-They stay as they are: a block is converted when it is read.
+The arrays are not copied: a block is converted when it is read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class DenseRows:
     Parameters
     ----------
     features : numpy.ndarray, (n, p)
-        Of a real dtype. Types that float32 holds exactly are handed out as float32, all others as
-        float64.
+        An array of a real dtype. Types that float32 represents exactly are returned as float32, all
+        others as float64.
     dtype : numpy dtype, optional
-        float64, where float32 has too few digits.
+        The dtype of the blocks: float64 if float32 is too imprecise.
     """
 
     is_sparse = is_on_disk = False
@@ -51,13 +51,13 @@ class DenseRows:
         return self.take(rows).astype(self.dtype, copy=False)
 
     def take(self, rows: NumPyArray) -> NumPyArray:
-        # np.take is faster, and copies all features if they are not in C order.
+        # np.take is faster, but copies all features if they are not in C order.
         if self._features.flags.c_contiguous:
             return np.asarray(np.take(self._features, rows, axis=0))
         return np.asarray(self._features[rows])
 
     def columns(self, rows: slice, chosen: NumPyArray) -> NumPyArray:
-        """Return some columns of the rows of a slice, (c, rows)."""
+        """Return some columns of the rows of a slice, as (c, rows)."""
         block = self._features[rows]
         if self._features.flags.c_contiguous:
             return np.asarray(np.take(block, chosen, axis=1).T)

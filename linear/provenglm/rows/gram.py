@@ -1,10 +1,9 @@
-r"""Weighted products of the columns with each other, :math:`X^T W X`: once for each storage.
+r"""Weighted products of the columns with each other, :math:`X^T W X`, for each storage of rows.
 
-Rows come block by block. Arrays are centred and scaled before they are multiplied. CSR rows stay as
-they are: what centring changes has rank one.
+Rows are read block by block. Arrays are centred and scaled before they are multiplied. CSR rows are
+multiplied as they are, because centring is a change of rank one.
 
-Weights may have either sign. `ClassWeights` has a K x K matrix for each row, that of softmax's
-Hessian.
+Weights may be negative. `ClassWeights` has a K x K matrix for each row, as in softmax's Hessian.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 _MIRRORED = 256
-"""Rows of a square of a matrix that a core's cache holds twice."""
+"""Rows of a square block of a matrix that fits into a core's cache twice."""
 
 _UPPER = ~np.tri(_MIRRORED, dtype=bool)
 
 
 class ClassWeights(NamedTuple):
-    """For each row the matrix ``share * (diag(p) - p p^T)`` of its classes' probabilities.
+    """For each row, the matrix ``share * (diag(p) - p p^T)`` of its class probabilities p.
 
     Attributes
     ----------
@@ -49,21 +48,21 @@ Weights: TypeAlias = "NumPyArray | ClassWeights"
 
 
 def roundings(sizes: Sequence[int]) -> int:
-    r"""Return how often a number of the products is rounded, at most.
+    r"""Return the largest number of roundings of an entry of the products.
 
-    With u the unit of rounding of the arithmetic, a computed number differs from the exact one by
-    at most :math:`1.01 c u \sum_i |w_i| s_{ij} s_{ik}` for the count c, if c u < 0.01 and nothing
-    underflows. Here s is the size of a column's number: of arrays that in coordinates,
-    :math:`|x - c| / d`, and of CSR rows :math:`(|x| + |c|) / d`.
+    If u is the unit roundoff of the arithmetic, a computed entry differs from the exact one by at
+    most :math:`1.01 c u \sum_i |w_i| s_{ij} s_{ik}`, where c is the count, if c u < 0.01 and
+    nothing underflows. Here s is the size of a column's number: for arrays in coordinates :math:`|x
+    - c| / d`, and for CSR rows :math:`(|x| + |c|) / d`.
 
-    BLAS adds up a block in an order of its own: of b rows each product is in at most b additions.
-    The blocks are added one after the other. The other roundings are those of the coordinates, of
-    a weight's root, and of centring by rank one.
+    BLAS adds up a block in its own order: with b rows, each product takes part in at most b
+    additions. The blocks are added one after the other. The other roundings are those of the
+    coordinates, of a weight's root, and of the rank-one centring.
 
     Parameters
     ----------
     sizes : sequence of int
-        The rows of each block; of `gram` the rows of each of `groups`.
+        The number of rows of each block; for `gram`, the number of rows of each of its `groups`.
     """
     return max(sizes, default=0) + len(sizes) + 16
 
@@ -74,16 +73,16 @@ def gram_of_block(block: Any, weights: Weights, *, ones: bool = False) -> NumPyA
     Parameters
     ----------
     block : numpy.ndarray or scipy.sparse.csr_array, (b, p)
-        Of an array in float32 the products are computed in float32.
+        For a float32 array the products are computed in float32.
     weights : numpy.ndarray, (b,), or ClassWeights
     ones : bool
-        Whether there is a last column of ones, which is not in the block.
+        Whether to add a last column of ones, which is not in the block.
 
     Returns
     -------
     numpy.ndarray, (w, w)
-        w is p, and one more with the ones. Of `ClassWeights` (w K, w K): the classes of a column
-        are side by side.
+        The products. w is p, or p + 1 with the ones. For `ClassWeights` the shape is (w K, w K),
+        and the classes of a column are adjacent.
     """
     if issparse(block):
         return _joined(_of_csr(block, weights).matrices(ones), weights)
@@ -107,23 +106,24 @@ def gram(
     ----------
     rows : Rows
     weights : numpy.ndarray, (n,), or ClassWeights
-        One for each row, or for each of `chosen`.
+        The weight of each row, or of each row in `chosen`.
     workers : Workers
     coordinates : Coordinates, optional
-        Of all columns.
+        The coordinates of all columns.
     columns : numpy.ndarray, (c,), optional
-        The indices of the columns; without it all of them.
+        The indices of the columns to use; by default all of them.
     chosen : numpy.ndarray, optional
-        The indices of rows, of which some may be there several times; without it all rows.
+        The indices of the rows to use, which may repeat; by default all rows.
     ones : bool
-        As of `gram_of_block`.
+        As in `gram_of_block`.
     dtype : numpy dtype
-        What arrays are computed in, the coordinates included; of CSR rows it is float64.
+        The dtype of the arithmetic for arrays, including the coordinates; for CSR rows it is
+        float64.
 
     Returns
     -------
     numpy.ndarray
-        As of `gram_of_block`.
+        As in `gram_of_block`.
     """
     if rows.is_sparse:
         dtype = np.float64
@@ -138,17 +138,17 @@ def gram(
     def of_csr(group: list[slice]) -> _CsrSums:
         whole = slice(group[0].start, group[-1].stop)
         block: Any = rows.block(whole) if chosen is None else rows.pick(chosen[whole])
-        # Centring needs the sums.
+        # Centring needs the sums of the columns.
         return _of_csr(block if columns is None else block[:, columns], _part(weights, whole))
 
     is_copied = coordinates is not None or columns is not None
-    # A copy of few columns takes the rows of several blocks.
+    # A copy of few columns combines the rows of several blocks.
     size = constants.BLOCK_BYTES // max(1, width * np.dtype(dtype).itemsize) if is_copied else 0
 
     def of_arrays(group: list[slice]) -> NumPyArray:
         first, pieces = group[0].start, _together(group, size)
         if chosen is not None:
-            # At once: where rows are decoded in large parts, each of these is a reading.
+            # All at once: if rows are decoded in large parts, each call would read a part again.
             gathered = rows.gather(chosen[first : group[-1].stop])
         longest = max(some[-1].stop - some[0].start for some in pieces)
         buffer = np.empty((longest, width), dtype) if is_copied else None
@@ -174,7 +174,7 @@ def gram(
             return buffer[: stop - start], _part(weights, slice(start, stop))
 
         total = np.zeros((_count(weights), width + ones, width + ones), dtype)
-        # Scaled in place, if it is needed once.
+        # Scale in place if the piece is used only once.
         _add_pieces(total, map(piece, pieces), buffer if len(total) == 1 else None)
         return total
 
@@ -189,11 +189,11 @@ def gram(
 
 
 def groups(rows: Rows, width: int, chosen: NumPyArray | None = None) -> list[list[slice]]:
-    """Return the blocks that `gram` reads, in groups whose products are added up by themselves.
+    """Return the blocks that `gram` reads, in groups whose products are summed separately.
 
-    They depend on the shape alone, and on how many numbers are stored. A group has at most
-    `BLOCK_ROWS` rows, if a block has not more; or so many that it takes no less memory than its
-    products, and its products no less time than their sum with others.
+    The groups depend only on the shape and on the number of stored entries. A group has at most
+    `BLOCK_ROWS` rows, unless a block has more. It may also have so many rows that it takes at least
+    the memory of its products, and its products take at least the time of adding them.
     """
     slices = rows.slices() if chosen is None else slices_of(len(chosen), width, 8)
     most = max(constants.BLOCK_ROWS, width)
@@ -204,7 +204,7 @@ def groups(rows: Rows, width: int, chosen: NumPyArray | None = None) -> list[lis
 
 
 def _together(parts: Sequence[slice], most: int) -> list[list[slice]]:
-    """Return consecutive parts in lists of at most `most` rows, if one part has not more."""
+    """Return consecutive parts in lists of at most `most` rows, unless one part has more."""
     found: list[list[slice]] = [[]]
     for part in parts:
         if found[-1] and part.stop - found[-1][0].start > most:
@@ -220,7 +220,7 @@ def _part(weights: Weights, part: slice) -> Weights:
 
 
 def _pairs(weights: Weights) -> Iterator[NumPyArray]:
-    """Yield the weights of each pair of classes, one of them not after the other."""
+    """Yield the weights of each pair of classes, the first of them not before the second."""
     if not isinstance(weights, ClassWeights):
         yield weights
         return
@@ -238,7 +238,7 @@ def _count(weights: Weights) -> int:
 
 
 class _Coordinates(NamedTuple):
-    """Those of the columns that are multiplied."""
+    """The coordinates of the columns that are multiplied."""
 
     center: NumPyArray
     inverse: NumPyArray
@@ -248,7 +248,7 @@ def _of_array(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:
     n, p = block.shape
     parts = slices_of(n, p, block.itemsize)
     if block.strides[0] < block.strides[1]:
-        # Each column is read at a time: BLAS has its own pieces of it.
+        # Read all columns of a row at once: BLAS splits the rows in its own way.
         parts = [
             slice(start, start + constants.BLOCK_ROWS)
             for start in range(0, n, constants.BLOCK_ROWS)
@@ -266,7 +266,7 @@ def _add_pieces(
 ) -> None:
     """Add the products of arrays to the lower triangles for all pairs of classes.
 
-    A core's cache holds a piece until it is multiplied.
+    A piece stays in a core's cache until it is multiplied.
 
     Parameters
     ----------
@@ -274,7 +274,7 @@ def _add_pieces(
     pieces : iterable of tuple
         Rows and their weights.
     buffer : numpy.ndarray, (b, p), optional
-        Where the rows are scaled. They may be in it.
+        An array for the scaled rows. The rows may be stored in it.
     """
     for block, weights in pieces:
         if buffer is None or len(block) > len(buffer):
@@ -296,7 +296,7 @@ def _add(total: NumPyArray, block: NumPyArray, weight: NumPyArray, buffer: NumPy
         factor = -1.0
     p, scaled = block.shape[1], buffer[: len(weight)]
     if np.may_share_memory(block, scaled) and (weight == weight[:1]).all():
-        # Rows that are in the buffer are multiplied as they are.
+        # Rows that are stored in the buffer are multiplied as they are.
         factor, root = float(weight[0]), np.ones(len(weight), total.dtype)
     else:
         root = np.sqrt(factor * weight).astype(total.dtype, copy=False)
@@ -312,13 +312,13 @@ def _added(total: NumPyArray, each: NumPyArray) -> NumPyArray:
 
 
 class _CsrSums(NamedTuple):
-    """Sums over CSR rows for all pairs of classes.
+    """Sums over CSR rows, for all pairs of classes.
 
     Attributes
     ----------
     products : numpy.ndarray, (pairs, p, p)
     columns : numpy.ndarray, (pairs, p)
-        Of the columns, which centring needs.
+        The sums of the columns, which centring needs.
     weight : numpy.ndarray, (pairs, 1)
     """
 
@@ -327,13 +327,13 @@ class _CsrSums(NamedTuple):
     weight: NumPyArray
 
     def add(self, other: _CsrSums) -> _CsrSums:
-        """Return the sum, in place."""
+        """Add the other sums in place, and return the result."""
         for mine, each in zip(self, other, strict=True):
             np.add(mine, each, out=mine)
         return self
 
     def move(self, coordinates: Coordinates) -> None:
-        """Put the columns into coordinates, in place."""
+        """Transform the columns to coordinates, in place."""
         center, inverse = coordinates.center, coordinates.inverse
         for products, columns, weight in zip(*self, strict=True):
             if center.any():
@@ -347,7 +347,7 @@ class _CsrSums(NamedTuple):
                 columns *= inverse
 
     def matrices(self, ones: bool) -> NumPyArray:
-        """Return the products, with those of a column of ones if it is wanted."""
+        """Return the products, including those of a column of ones if `ones` is set."""
         if not ones:
             return self.products
         pairs, p = self.columns.shape
@@ -371,7 +371,7 @@ def _of_csr(block: csr_array, weights: Weights) -> _CsrSums:
 
 
 def _joined(total: NumPyArray, weights: Weights) -> NumPyArray:
-    """Return the matrix of the lower triangles for all pairs of classes."""
+    """Return the matrix from the lower triangles for all pairs of classes."""
     for each in total:
         _mirror(each)
     if not isinstance(weights, ClassWeights):
@@ -386,7 +386,7 @@ def _joined(total: NumPyArray, weights: Weights) -> NumPyArray:
 
 
 def _mirror(total: NumPyArray) -> None:
-    """Write the lower triangle to the upper one."""
+    """Copy the lower triangle to the upper one."""
     for start in range(0, len(total), _MIRRORED):
         stop = start + _MIRRORED
         total[start:stop, stop:] = total[stop:, start:stop].T

@@ -1,4 +1,4 @@
-"""Which storage of rows belongs to which kind of features."""
+"""Choose the storage of rows for each kind of features."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from provenglm.rows.disk import DiskRows, on_disk, parts_in
 from provenglm.types import NumPyArray
 
 Data: TypeAlias = "NumPyArray | csr_array | Chunks"
-"""What a problem's features may be."""
+"""The types of a problem's features."""
 
 
 def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
-    """Return the rows of features of any kind; with `dtype`, handed out in it."""
+    """Return the rows of features of any kind, with blocks in `dtype` if it is given."""
     if on_disk(features):
         return DiskRows(parts_in(features), dtype)
     if issparse(features):

@@ -1,8 +1,8 @@
-"""What no fit may take for numbers: dates, masked values, text. It is found in every container.
+"""Find values that must not be converted to numbers: dates, masked values, text.
 
-NumPy makes numbers of dates, of durations and of what is under a mask, without a word. So they are
-looked for before the conversion: by the dtypes of columns, and among objects one by one. Text is
-looked for after a conversion has failed.
+NumPy silently converts dates, durations and masked values to numbers. They are therefore found
+before the conversion: by the dtypes of columns, and one by one among objects. Text is looked for
+after a conversion has failed. All containers are supported.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ DATED = "give the days since a date, or parts of it such as the month, or leave 
 _MISSING = "drop such rows, or put sklearn.impute.SimpleImputer before it"
 
 _DATES = re.compile(r"(dictionary<values=)?(date|time|duration|period|month_day)", re.IGNORECASE)
-"""How pandas, Polars, Arrow and NumPy begin the names of their dtypes of dates and durations."""
+"""The beginnings of the names of dates' and durations' dtypes in pandas, Polars, Arrow and
+NumPy."""
 
 _NESTED = re.compile(r"(large_)?(struct|list|array|map|fixed_size_list)", re.IGNORECASE)
-"""The same of dtypes whose values have several parts."""
+"""The beginnings of the names of dtypes whose values have several parts."""
 
 _OF_DATES = (
     *(datetime.date, datetime.time, datetime.timedelta),
@@ -39,20 +40,20 @@ _OF_DATES = (
 
 class _Columns(NamedTuple):
     names: Sequence[object]
-    """None of an array's columns."""
+    """The columns of an array, which have no names."""
     dtypes: list[str]
     values: Callable[[int], object]
 
 
 def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | None:
-    """Return what the first column without numbers has, and what to do; None if all have numbers.
+    """Describe the first column that is not numeric and what to do; None if all are numeric.
 
     Parameters
     ----------
     X : array-like of shape (n, p)
-        A frame, an array or nested lists.
+        A data frame, an array or nested lists.
     dates_alone : bool
-        Whether text is not looked for. This reads no column but those of objects.
+        Whether text is ignored. Only columns of objects are then read.
     """
     is_wrong = is_date if dates_alone else _is_no_number
     if dates_alone and not any(map(_may_have_dates, set(_dtypes(X)))):
@@ -81,22 +82,22 @@ def first_column(X: object, *, dates_alone: bool = False) -> tuple[str, str] | N
 def values_of(
     name: str, values: object, needed: str, way: str = "give numbers, no dates or durations"
 ) -> NumPyArray:
-    """Return what there is one of for each row as an array, which has no dates and no mask.
+    """Return an array with one value per row, after checking that it has no dates and no mask.
 
     Parameters
     ----------
     name : str
-        What they are called.
+        The name of the values in messages.
     values : array-like
     needed : str
-        What is needed, as a clause, such as 'the fit needs numbers'.
+        The requirement as a clause, such as 'the fit needs numbers'.
     way : str
-        What to do with dates.
+        The advice for dates.
 
     Raises
     ------
     ValueError
-        If there is a date, a duration or a masked value: with its row.
+        If there is a date, a duration or a masked value. The message names its row.
     """
     array = array_of(without_mask(name, collected(name, values)))
     if array.dtype.kind in "mM":
@@ -108,9 +109,10 @@ def values_of(
 
 
 def array_of(values: Any) -> NumPyArray:
-    """Return values as an array, with the mask that they may have.
+    """Return values as an array, with their mask if there is one.
 
-    A list with a text in it becomes one of objects: NumPy would make text of all of it, of NaN too.
+    A list that contains text becomes an array of objects, because NumPy would convert all values,
+    including NaN, to text.
     """
     array: NumPyArray = np.asanyarray(values)
     if not isinstance(values, (list, tuple)) or array.ndim != 1 or array.dtype.kind not in "SU":
@@ -121,12 +123,12 @@ def array_of(values: Any) -> NumPyArray:
 
 
 def without_mask(name: str, values: Any) -> Any:
-    """Return the same without the mask that it may have, which may be set nowhere.
+    """Return the values without their mask, after checking that the mask is not set.
 
     Raises
     ------
     ValueError
-        If it is set somewhere: with the first row.
+        If the mask is set. The message names the first row.
     """
     kinds = set(map(type, values)) if isinstance(values, (list, tuple)) else ()
     if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
@@ -145,7 +147,7 @@ def without_mask(name: str, values: Any) -> Any:
 
 
 def collected(name: str, values: Any) -> Any:
-    """Return the same; raise TypeError if it is a query that has not been run."""
+    """Return the values; raise TypeError if they are a query that has not been run."""
     kind = type(values)
     if hasattr(kind, "collect") and not hasattr(kind, "__array__"):
         call = "toPandas" if hasattr(kind, "toPandas") else "collect"
@@ -156,13 +158,13 @@ def collected(name: str, values: Any) -> Any:
 
 
 def with_nan(objects: NumPyArray) -> NumPyArray:
-    """Return objects that are numbers or missing as float64: NaN for what is missing."""
+    """Return numeric or missing objects as float64, with NaN for missing ones."""
     missing = np.frompyfunc(is_missing, 1, 1)(objects).astype(bool)
     return np.where(missing, np.nan, objects).astype(np.float64)
 
 
 def first_no_number(values: NumPyArray) -> int | None:
-    """Return the first place, among objects, of what is no finite or infinite number."""
+    """Return the index of the first object that is not a number."""
     return _first_row(values, lambda value: _is_no_number(value) or is_missing(value))
 
 
@@ -172,7 +174,7 @@ def is_date(value: object) -> bool:
 
 
 def is_missing(value: object) -> bool:
-    """Return whether a value stands for none."""
+    """Return whether a value means that a value is missing."""
     if value is None or type(value).__name__ in ("NAType", "NaTType", "MaskedConstant"):
         return True
     if isinstance(value, (float, np.floating, np.datetime64, np.timedelta64)):
@@ -181,7 +183,7 @@ def is_missing(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """Return a value as it stands in a message."""
+    """Return a value as it is displayed in a message."""
     if isinstance(value, (float, np.floating)) and value != value:
         return "NaN"
     text = str(value) if is_date(value) or is_missing(value) else repr(value)
@@ -224,14 +226,14 @@ def _is_frame(X: object) -> bool:
 
 
 def _dtypes(X: Any) -> Iterable[Any]:
-    """Return the dtypes of the columns of a frame or of a table, or that of an array."""
+    """Return the dtypes of a data frame's or table's columns, or the dtype of an array."""
     if _is_arrow(X):
         return list(X.schema.types)
     return X.dtypes if _is_frame(X) else [np.asarray(X).dtype]
 
 
 def _columns(X: Any) -> _Columns:
-    """Return the columns of a frame, of a table or of an array."""
+    """Return the columns of a data frame, a table or an array."""
     if _is_arrow(X):
         return _Columns(X.column_names, list(map(str, _dtypes(X))), X.column)
     if _is_frame(X):
@@ -249,11 +251,11 @@ def _columns(X: Any) -> _Columns:
 
 
 def _first_row(column: NumPyArray, is_wrong: Callable[[object], bool]) -> int | None:
-    """Return the row of the first wrong value among objects or text."""
+    """Return the row of the first invalid value in a column of objects or text."""
     if column.dtype.kind not in "SUO":
         return None
     if is_wrong is is_date:
-        # Of each type one: most have none that is wrong.
+        # Check one value of each type first: most types have no invalid values.
         one_of = {type(value): value for value in column.tolist()}
         if not any(map(is_date, one_of.values())):
             return None

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files as parts. The one module that imports pyarrow, when it is needed."""
+"""Row groups of Parquet files as parts. Only this module imports pyarrow, when it is needed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ except ImportError as missing:
     ) from missing
 
 _INDEX = re.compile(r"__(index_level_\d+|null_dask_index)__")
-"""What pandas and Dask call an index without a name. Another program copies it as a column."""
+"""The name that pandas and Dask give an index without a name. Other programs copy it as a
+column."""
 
 _KEPT = 3
-"""Decoded row groups in memory: that of this block, that of the next, the one read ahead."""
+"""The number of decoded row groups in memory: the current block's, the next block's, and the one
+that is read ahead."""
 
 
 class Decoded:
-    """The row groups that are in memory, and a thread that decodes the next one.
+    """The row groups in memory, and a thread that decodes the next one.
 
-    It is started with a group and ends with it: none is left behind.
+    The thread starts for a group and ends with it, so that no thread is left running.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class Decoded:
         self.groups: list[Group] = []
 
     def get(self, k: int) -> NumPyArray:
-        """Return the rows of a group; the next one is then being decoded."""
+        """Return the rows of a group, and start to decode the next one."""
         with self._lock:
             mine = k not in self._kept
             future = self._future(k)
@@ -72,7 +74,8 @@ class Decoded:
         try:
             future.set_result(self.groups[k].decode())
         except BaseException as error:
-            # Raised in the waiting thread; not kept, or it would be raised after a repair, too.
+            # The waiting thread raises it. It is not kept, or it would be raised again after a
+            # repair.
             with self._lock:
                 if self._kept.get(k) is future:
                     del self._kept[k]
@@ -87,22 +90,22 @@ class Decoded:
 
 
 class Group:
-    """One row group.
+    """One row group of a file.
 
     Parameters
     ----------
     path : str
     k : int
-        Which of the file's.
+        The index of the row group in the file.
     count : int
-        Its rows.
+        The number of rows.
     columns : list of str
     dtype : numpy.dtype
-        The columns' common one.
+        The common dtype of the columns.
     stamp : Stamp
-        Of the file.
+        The stamp of the file.
     decoded : Decoded
-        Shared by all groups of a data set.
+        The decoded groups, shared by all groups of a data set.
     """
 
     is_whole = True
@@ -126,7 +129,7 @@ class Group:
         decoded.groups.append(self)
 
     def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
-        """Return rows; not to be written to. The next group is decoded ahead in any case."""
+        """Return some rows. They must not be modified. The next group is always decoded ahead."""
         return self._decoded.get(self._place)[start:stop]
 
     def take(self, rows: NumPyArray) -> NumPyArray:
@@ -195,7 +198,7 @@ def groups(
 
 
 def _files_of(path: str) -> list[str]:
-    """Return a file, or the Parquet files of a folder in the order of their names.
+    """Return a file, or the Parquet files of a folder sorted by name.
 
     Spark, Dask and pandas write such folders, and pandas reads them in this order.
     """
@@ -208,7 +211,7 @@ def _files_of(path: str) -> list[str]:
                 f"{path} is a {kind} table, whose log says which of its files count: ask its own "
                 "library for these files, and give them as a list"
             )
-    # Spark's _SUCCESS, Dask's _metadata and hidden files have no rows.
+    # Spark's _SUCCESS, Dask's _metadata and hidden files contain no rows.
     paths = [os.path.join(path, name) for name in entries if name[0] not in "._"]
     folder = next(filter(os.path.isdir, paths), None)
     if folder is not None:
@@ -226,15 +229,15 @@ def _files_of(path: str) -> list[str]:
 
 
 def _features_of(path: str, schema: Any) -> list[str]:
-    """Return the names of the columns that pandas shows: those that are no index of a frame.
+    """Return the names of the columns that pandas shows, without those of a frame's index.
 
     Raises
     ------
     ValueError
-        If there is none, or if a column that was an index is a column now.
+        If there is no such column, or if a column that was an index is a column now.
     """
     metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-    # The index of a range of numbers is no column, and stands there as a dict.
+    # The index of a range of numbers is not a column; it is stored there as a dict.
     index = {name for name in metadata.get("index_columns", ()) if isinstance(name, str)}
     names = [name for name in schema.names if name not in index]
     lost = next((name for name in names if _INDEX.fullmatch(name)), None)
