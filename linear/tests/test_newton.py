@@ -36,7 +36,7 @@ def test_every_step(loss, intercept, weights):
     if not intercept:
         # Its row has a penalty of its own there, which holds it at 0.
         dense = replace(dense, penalty=method.objective.penalty)
-    steps = zip(walk(method, theta), dense.newton(to_columns(theta)), strict=False)
+    steps = zip(walk(method, theta), dense.newton(to_columns(theta), 2.0**-52), strict=False)
     for (point, step), (expected, value, decrement) in itertools.islice(steps, 6):
         if decrement < 1e-14:
             # Rounding from here on.
