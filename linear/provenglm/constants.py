@@ -191,7 +191,7 @@ SHORT = 0.3
 """The curvature shift grows after a step whose length is below this, and shrinks after a step that
 is longer than 1 minus this. Halved or doubled: nothing."""
 
-FIRST_CAUTION = 0.05
+FIRST_CURVATURE_SHIFT = 0.05
 """The initial curvature shift: the curvature of a row is computed at a mean that is moved this part
 of the way to its target. Halved or doubled: nothing."""
 

@@ -314,10 +314,10 @@ def _rows_of_a_step(shape: Shape) -> int:
 
 def _starts_from_a_sample(shape: Shape) -> bool:
     """Whether coordinate descent starts from a sample, which saves Hessians of all rows."""
-    is_dear = shape.gram_seconds(shape.n, shape.width) > shape.pass_seconds
+    is_expensive = shape.gram_seconds(shape.n, shape.width) > shape.pass_seconds
     has_few = sample_size(shape.n, shape.p, shape.outputs) < shape.n / constants.GROWTH
     is_dense = not (shape.is_sparse or shape.problem.loss.is_quadratic)
-    return is_dense and has_few and is_dear and shape.width <= constants.MOST_WEIGHTS
+    return is_dense and has_few and is_expensive and shape.width <= constants.MOST_WEIGHTS
 
 
 def _rows_for_l1(shape: Shape) -> int:

@@ -425,7 +425,7 @@ def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch, solve_to
     def refused(walk, value):
         walk.tries = constants.TRIES
 
-    monkeypatch.setattr(joint.Walk, "accept", refused)
+    monkeypatch.setattr(joint.FoldState, "accept", refused)
     model = GLMClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
     monkeypatch.undo()

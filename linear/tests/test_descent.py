@@ -10,11 +10,11 @@ from provenglm.methods import descent, descent_columns, descent_kernels as kerne
 from provenglm.methods.descent import CoordinateDescent, least, minimise
 from provenglm.methods.descent_columns import (
     Columns,
-    OfClasses,
-    OfOneOutput,
+    ScalarQuadratic,
+    SoftmaxQuadratic,
+    dense_columns,
     least_along,
-    of_dense,
-    of_sparse,
+    sparse_columns,
 )
 from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.conjugate_gradients import conjugate_gradients
@@ -194,8 +194,8 @@ def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
 def columns_of(objective, chosen):
     if objective.rows.__class__.__name__ == "CsrRows":
         center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]
-        return Columns(of_sparse(objective), chosen.astype(np.uint64), center)
-    return of_dense(objective, chosen)
+        return Columns(sparse_columns(objective), chosen.astype(np.uint64), center)
+    return dense_columns(objective, chosen)
 
 
 def hessian_of_classes(objective, chosen, curvature):
@@ -226,9 +226,9 @@ def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind)
     l1, l2 = objective.l1[chosen], objective.penalty[chosen]
     arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
     if loss.outputs > 1:
-        model = OfClasses(*arguments, snapshot.gradient[chosen], l1, l2, 0.0)
+        model = SoftmaxQuadratic(*arguments, snapshot.gradient[chosen], l1, l2, 0.0)
     else:
-        model = OfOneOutput(*arguments, l1, l2, 0.0)
+        model = ScalarQuadratic(*arguments, l1, l2, 0.0)
     t, shift, fall, slope = model.solve()
     dense = objective_of(loss, intercept, size=31)
     curvature = loss.second_derivative(snapshot.scores, objective.target)
@@ -303,7 +303,7 @@ def test_equal_columns_are_found(seed):
     weight = np.random.default_rng(1).uniform(size=40) * (seed % 4 > 0)
     _, mean, square = kernels.measure(*arrays, chosen, weight, weight)
     order = np.lexsort((square, mean)).astype(np.uint64)
-    first = kernels.first_twins(*arrays, chosen, order, mean, square, l1)
+    first = kernels.first_duplicates(*arrays, chosen, order, mean, square, l1)
     # Each is one of its own kind, and if sums tell columns apart all of a kind are the same one.
     assert all(np.array_equal(X[:, j], X[:, k]) and l1[j] == l1[k] for j, k in enumerate(first))
     assert np.array_equal(first[first], first)
@@ -320,7 +320,7 @@ def test_equal_columns_share_no_coefficient(seed):
     chosen, before = np.arange(30), rng.normal(size=30)
     snapshot = objective.snapshot(np.append(before, 0.1))
     arguments = objective, columns_of(objective, chosen), snapshot, before
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
+    model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
     merged = model._t
     kinds = np.unique(X, axis=1, return_inverse=True)[1].ravel()
     for kind in range(kinds.max() + 1):
@@ -332,7 +332,7 @@ def test_equal_columns_share_no_coefficient(seed):
     assert fall > 0
     assert all((t[kinds == kind] != 0).sum() <= 1 for kind in kinds)
     # A squared penalty is least if they share.
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
+    model = ScalarQuadratic(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
     assert np.array_equal(model._t, before)
 
 
@@ -396,7 +396,7 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     theta = np.zeros(9)
     snapshot = objective.snapshot(theta)
     arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+    model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
     curvature = Logistic().second_derivative(snapshot.scores, objective.target)
     H = hessian_over(objective_of(Logistic(), intercept), chosen, curvature)
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
@@ -420,7 +420,7 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     assert in_all / 60 < 0.99 * pairs
     for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
         monkeypatch.setattr(constants, "PAIRS_OF_A_NUMBER", most)
-        model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+        model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
         assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
         assert (model._gram is not None) == is_made
 
@@ -562,9 +562,9 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
 
     monkeypatch.setattr(kernels, name, counted)
     if loss.outputs > 1:
-        OfClasses(*arguments, snapshot.gradient[chosen], l1, l2, 0.0).solve()
+        SoftmaxQuadratic(*arguments, snapshot.gradient[chosen], l1, l2, 0.0).solve()
     else:
-        OfOneOutput(*arguments, l1, l2, 0.0).solve()
+        ScalarQuadratic(*arguments, l1, l2, 0.0).solve()
     assert len(sweeps) == 1
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from provenglm import GLMClassifier, GLMRegressor, constants
 from provenglm.methods import descent, descent_columns
-from provenglm.methods.descent_columns import ByColumns, of_one_output
+from provenglm.methods.descent_columns import ByColumns, screened_columns
 from provenglm.methods.kept_products import KeptProducts
 from provenglm.model.losses import Huber, Logistic, Poisson, Squared
 from provenglm.model.problem import Problem
@@ -41,7 +41,7 @@ def objective_of(loss, *, size=0, intercept=True, l1=0.01, dtype=np.float64, den
 def test_a_pass_by_columns_is_one_by_rows(monkeypatch, loss, size, intercept, dtype):
     monkeypatch.setattr(descent_columns, "_SURE", -1.0)  # all columns stay
     objective = objective_of(loss, size=size, intercept=intercept, dtype=dtype)
-    small, arrays, kept = of_one_output(objective)
+    small, arrays, kept = screened_columns(objective)
     np.testing.assert_array_equal(kept, np.arange(41))
     theta = np.random.default_rng(1).normal(size=41) * (np.arange(41) % 3 == 0)
     theta[-1] *= intercept
@@ -63,7 +63,7 @@ def test_a_pass_by_columns_is_one_by_rows(monkeypatch, loss, size, intercept, dt
 @pytest.mark.parametrize("size", [0, 200])
 def test_a_column_is_left_out_if_no_residuals_bring_it_beyond_the_penalty(size):
     objective = objective_of(Logistic(), size=size)
-    _, _, kept = of_one_output(objective)
+    _, _, kept = screened_columns(objective)
     X, y, share = objective.rows.block(slice(0, 300)).toarray(), objective.target, objective.share
     # A residual is between -y and 1 - y.
     low, high = X * -y[:, None], X * (1 - y)[:, None]
@@ -76,7 +76,7 @@ def test_a_column_is_left_out_if_no_residuals_bring_it_beyond_the_penalty(size):
 
 @pytest.mark.parametrize("loss", [Squared(), Poisson()], ids=lambda loss: loss.name)
 def test_unbounded_residuals_leave_no_column_out(loss):
-    _, _, kept = of_one_output(objective_of(loss))
+    _, _, kept = screened_columns(objective_of(loss))
     assert len(kept) == 41
 
 
@@ -97,11 +97,11 @@ def test_columns_that_are_left_out_have_no_coefficient(monkeypatch, text, C, int
     counts = []
 
     def counted(objective):
-        found = of_one_output(objective)
+        found = screened_columns(objective)
         counts.append(len(found[2]) - 1)
         return found
 
-    monkeypatch.setattr(descent, "of_one_output", counted)
+    monkeypatch.setattr(descent, "screened_columns", counted)
     model = GLMClassifier(**kwargs).fit(X, y)
     monkeypatch.setattr(descent_columns, "_SURE", -1.0)
     other = GLMClassifier(**kwargs).fit(X, y)

@@ -74,34 +74,34 @@ class Whole:
         of_b = weighted.sum(0) if self.has_intercept else np.zeros(self.K)
         return self.X.T @ weighted + problem.l2 * W, of_b
 
-    def of_scores(self, W, b, caution):
+    def of_scores(self, W, b, curvature_shift):
         """Return the second derivatives with respect to the scores, (n, K, K)."""
         loss, target = self.problem.loss, self.problem.target
         scores = self.scores(W, b)
         if isinstance(loss, Softmax):
             mean = np.exp(scores - scores.max(1, keepdims=True))
             mean /= mean.sum(1, keepdims=True)
-            mean = (1 - caution) * mean + caution * np.eye(self.K)[target]
+            mean = (1 - curvature_shift) * mean + curvature_shift * np.eye(self.K)[target]
             return np.stack([np.diag(row) - np.outer(row, row) for row in mean])
         if isinstance(loss, Logistic):
-            mean = (1 - caution) / (1 + np.exp(-scores)) + caution * target
+            mean = (1 - curvature_shift) / (1 + np.exp(-scores)) + curvature_shift * target
             curvature = mean * (1 - mean)
         elif isinstance(loss, Poisson):
-            curvature = (1 - caution) * np.exp(scores) + caution * target
+            curvature = (1 - curvature_shift) * np.exp(scores) + curvature_shift * target
         elif isinstance(loss, Tweedie):
-            curvature = (1 - caution) * loss.curvature(scores, target)
+            curvature = (1 - curvature_shift) * loss.curvature(scores, target)
             # At a mean that is the target; none where it is 0.
-            curvature += caution * np.where(target > 0, target ** (2 - loss.power), 0)
+            curvature += curvature_shift * np.where(target > 0, target ** (2 - loss.power), 0)
         else:
             curvature = loss.weight_in_hessian(scores, target)
             if isinstance(loss, Huber):
                 above = np.minimum(1, loss.epsilon / np.maximum(np.abs(scores - target), 1e-300))
-                curvature = (1 - caution) * curvature + caution * above
+                curvature = (1 - curvature_shift) * curvature + curvature_shift * above
         return curvature[:, None, None]
 
-    def step(self, W, b, last, caution):
+    def step(self, W, b, last, curvature_shift):
         X, K, p = self.X, self.K, self.X.shape[1]
-        of_scores = self.share[:, None, None] * self.of_scores(W, b, caution)
+        of_scores = self.share[:, None, None] * self.of_scores(W, b, curvature_shift)
         hessian = np.einsum("ij,ikl,im->jkml", X, of_scores, X).reshape(p * K, p * K)
         hessian += self.problem.l2 * np.eye(p * K)
         cross = np.einsum("ij,ikl->jkl", X, of_scores).reshape(p * K, K)
@@ -194,7 +194,7 @@ def follow(monkeypatch, problem, dense, has_common=False):
     start, _ = objective.null()
     W, b = (np.asarray(part) for part in objective.scaling.to_user(start))
     W, b = W.reshape(len(W), -1), np.atleast_1d(b)
-    last = caution = 0.0
+    last = curvature_shift = 0.0
     lengths = []
     method = NewtonCG(objective, True, True, sample if has_common else None)
     for point, _ in walk(method, start):
@@ -203,31 +203,31 @@ def follow(monkeypatch, problem, dense, has_common=False):
         np.testing.assert_allclose(got_W.reshape(W.shape), W, atol=1e-9 * size)
         np.testing.assert_allclose(np.atleast_1d(got_b), b, atol=1e-9 * size)
         assert point.objective == pytest.approx(whole.value(W, b), rel=1e-12)
-        v, c = whole.step(W, b, last, caution)
+        v, c = whole.step(W, b, last, curvature_shift)
         if whole.first < 1e-10:
             break
         t = whole.length(W, b, v, c)
         W, b = W + t * v, b + t * c
         last = np.sqrt(whole.first)
         if t < 0.3:
-            caution = min(max(2 * caution, 0.05), 0.5)
+            curvature_shift = min(max(2 * curvature_shift, 0.05), 0.5)
         elif t > 0.7:
-            caution = caution / 4 if caution >= 0.05 else 0.0
+            curvature_shift = curvature_shift / 4 if curvature_shift >= 0.05 else 0.0
         lengths.append(t)
     assert len(lengths) >= (1 if isinstance(loss, Squared) else 3)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
-@pytest.mark.parametrize("caution", [0.0, 0.3])
-def test_second_derivatives(loss, caution):
+@pytest.mark.parametrize("curvature_shift", [0.0, 0.3])
+def test_second_derivatives(loss, curvature_shift):
     problem = made(loss, dense=True)
     rng = np.random.default_rng(1)
     n, K = len(problem.target), loss.outputs
     scores = rng.normal(size=(n, K)) * 3
     whole = Whole(problem)
     whole.scores = lambda W, b: scores if K > 1 else scores[:, 0]
-    full = whole.of_scores(None, None, caution)
-    got = loss.second_derivative(whole.scores(0, 0), problem.target, caution)
+    full = whole.of_scores(None, None, curvature_shift)
+    got = loss.second_derivative(whole.scores(0, 0), problem.target, curvature_shift)
     step = rng.normal(size=(n, K))
     expected = np.einsum("ikl,il->ik", full, step)
     flat = step if K > 1 else step[:, 0]

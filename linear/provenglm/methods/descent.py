@@ -28,17 +28,17 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
-from provenglm.methods.caution import next_caution
+from provenglm.methods.curvature_shift import next_curvature_shift
 from provenglm.methods.descent_columns import (
     Arrays,
     ByColumns,
     Columns,
-    OfClasses,
-    OfOneOutput,
+    ScalarQuadratic,
+    SoftmaxQuadratic,
+    dense_columns,
     kernels,
-    of_dense,
-    of_one_output,
-    of_sparse,
+    screened_columns,
+    sparse_columns,
 )
 from provenglm.methods.factor import Factor
 from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
@@ -113,13 +113,13 @@ class CoordinateDescent(Method):
         self._full: tuple[int, ...] = ()
         arrays: Arrays | None = None
         if objective.rows.is_sparse and objective.loss.outputs == 1:
-            small, arrays, self._kept = of_one_output(self.objective)
+            small, arrays, self._kept = screened_columns(self.objective)
             self.objective = small.extended(ByColumns, arrays=arrays)
         elif self._has_columns():
             self.objective = self.objective.extended(ByKeptColumns, columns=self._products.columns)
         assert self.objective.l1 is not None
         self._l1: NumPyArray = self.objective.l1
-        self._caution = 0.0
+        self._curvature_shift = 0.0
         self._chosen = np.zeros(0, np.intp)
         self._grew = False
         self._arrays = arrays
@@ -157,7 +157,7 @@ class CoordinateDescent(Method):
         return Step(found.to - point.theta, target.gap, found.fall)
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
-        self._caution = next_caution(self._caution, length)
+        self._curvature_shift = next_curvature_shift(self._curvature_shift, length)
         if self._hessian is not None:
             self._correct(new.theta - old.theta, new.gradient - old.gradient)
 
@@ -175,7 +175,7 @@ class CoordinateDescent(Method):
         if not np.array_equal(chosen, self._chosen):
             self._chosen, self._hessian = chosen, None
         if self._has_matrix_of_classes(len(chosen)):
-            return Least(*self._softmax.step(snapshot, chosen, self._caution, self._last))
+            return Least(*self._softmax.step(snapshot, chosen, self._curvature_shift, self._last))
         if self._keeps_columns():
             return self._by_columns(snapshot)
         if self._hessian is None:
@@ -201,7 +201,9 @@ class CoordinateDescent(Method):
 
     def _second_derivative(self, snapshot: Snapshot) -> SecondDerivative:
         objective = self.objective
-        return objective.loss.second_derivative(snapshot.scores, objective.target, self._caution)
+        return objective.loss.second_derivative(
+            snapshot.scores, objective.target, self._curvature_shift
+        )
 
     def _measure(self, snapshot: Snapshot) -> None:
         curvature = self._second_derivative(snapshot)
@@ -305,19 +307,21 @@ class CoordinateDescent(Method):
         objective, chosen = self.objective, self._chosen
         if objective.rows.is_sparse:
             if self._arrays is None:
-                self._arrays = of_sparse(objective)
+                self._arrays = sparse_columns(objective)
             center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]
             columns = Columns(self._arrays, chosen.astype(np.uint64), center)
         else:
-            columns = of_dense(objective, chosen)
+            columns = dense_columns(objective, chosen)
         before, gradient = snapshot.theta[chosen], snapshot.gradient[chosen]
         penalties = self._l1[chosen], objective.penalty[chosen]
-        model: OfOneOutput | OfClasses
+        model: ScalarQuadratic | SoftmaxQuadratic
         if objective.loss.outputs == 1:
-            model = OfOneOutput(objective, columns, snapshot, before, *penalties, self._caution)
+            model = ScalarQuadratic(
+                objective, columns, snapshot, before, *penalties, self._curvature_shift
+            )
         else:
-            model = OfClasses(
-                objective, columns, snapshot, before, gradient, *penalties, self._caution
+            model = SoftmaxQuadratic(
+                objective, columns, snapshot, before, gradient, *penalties, self._curvature_shift
             )
         t, shift, fall, slope = model.solve()
         to = np.zeros_like(snapshot.theta)
@@ -389,8 +393,8 @@ class CoordinateDescent(Method):
         """Whether the Hessian of all features is so expensive that a few are tried first."""
         objective = self.objective
         work = float(objective.n) * width * width
-        is_dear = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
-        return is_dear and self._has_columns() and self._products.hessian_of is None
+        is_expensive = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
+        return is_expensive and self._has_columns() and self._products.hessian_of is None
 
 
 def _no_room(objective: Objective, count: int) -> str:

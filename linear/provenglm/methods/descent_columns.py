@@ -56,7 +56,7 @@ class Columns(NamedTuple):
     center: NumPyArray
 
 
-def of_sparse(objective: Objective) -> Arrays:
+def sparse_columns(objective: Objective) -> Arrays:
     """Return a copy of sparse rows by columns, divided by their scales."""
     rows: Any = objective.rows
     columns = rows.columns()
@@ -69,7 +69,7 @@ def of_sparse(objective: Objective) -> Arrays:
     return data, rows, columns.indptr.astype(np.uint64)
 
 
-def of_one_output(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
+def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
     r"""Drop the columns whose coefficient is 0 at the optimum. Return objective, copy and columns.
 
     The residuals of some losses are bounded, and so are their products with a column. If these
@@ -120,7 +120,7 @@ def of_one_output(objective: Objective) -> tuple[Objective, Arrays, NumPyArray]:
     return small, (data, of_rows, begins.astype(np.uint64)), with_last
 
 
-def of_dense(objective: Objective, chosen: NumPyArray) -> Columns:
+def dense_columns(objective: Objective, chosen: NumPyArray) -> Columns:
     """Return the chosen columns of dense rows, centred."""
     n, m = objective.n, len(chosen)
     taken = np.empty((m, n))
@@ -202,13 +202,13 @@ class ByColumns(Objective):
         return found
 
 
-class OfOneOutput:
+class ScalarQuadratic:
     """The quadratic model over a set of features, with the intercept at its best value.
 
     Parameters
     ----------
     l1, l2 : numpy.ndarray, (m,)
-    caution : float
+    curvature_shift : float
         The curvature shift; see `Loss.second_derivative`.
     """
 
@@ -220,12 +220,12 @@ class OfOneOutput:
         before: NumPyArray,
         l1: NumPyArray,
         l2: NumPyArray,
-        caution: float,
+        curvature_shift: float,
     ) -> None:
         loss, target, share = objective.loss, objective.target, objective.share
         self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
-        curvature = loss.second_derivative(snapshot.scores, target, caution)
+        curvature = loss.second_derivative(snapshot.scores, target, curvature_shift)
         self._weight = curvature.diagonal * share
         self._rest = residuals(objective, snapshot) * share
         arrays, places, _ = columns
@@ -240,7 +240,7 @@ class OfOneOutput:
         else:
             mean = np.zeros_like(mean)
         self._mean, self._square = mean, np.maximum(square + l2, _TINY)
-        self._t, self._own = merged(columns, before, l1, l2, *measured[1:])
+        self._t, self._own = merge_duplicates(columns, before, l1, l2, *measured[1:])
         # Weighted products of some of the columns with each other, once they are computed.
         self._of_gram: NumPyArray = np.zeros(0, np.intp)
         self._gram: csr_array | None = None
@@ -375,7 +375,7 @@ class OfOneOutput:
             step = least_along(t, wanted, l1, float(here @ wanted), square)
 
 
-def merged(
+def merge_duplicates(
     columns: Columns,
     before: NumPyArray,
     l1: NumPyArray,
@@ -398,15 +398,15 @@ def merged(
     t, has_own = before.copy(), np.ones(len(before), bool)
     if not l2.any():
         order = np.lexsort((square, mean)).astype(np.uint64)
-        first = kernels().first_twins(*columns.arrays, columns.places, order, mean, square, l1)
+        first = kernels().first_duplicates(*columns.arrays, columns.places, order, mean, square, l1)
         # Keep the lowest index of each group, so that the next step keeps the same column.
         lowest = np.arange(len(first))
         np.minimum.at(lowest, first, lowest.copy())
         first = lowest[first]
-        twins = np.flatnonzero(first != np.arange(len(first)))
-        has_own[twins] = False
-        np.add.at(t, first[twins], t[twins])
-        t[twins] = 0
+        duplicates = np.flatnonzero(first != np.arange(len(first)))
+        has_own[duplicates] = False
+        np.add.at(t, first[duplicates], t[duplicates])
+        t[duplicates] = 0
     return t, has_own
 
 
@@ -439,7 +439,7 @@ def least_along(
     return np.asarray(length * step)
 
 
-class OfClasses:
+class SoftmaxQuadratic:
     """The same model for softmax; the intercepts move between sweeps."""
 
     def __init__(
@@ -451,9 +451,11 @@ class OfClasses:
         gradient: NumPyArray,
         l1: NumPyArray,
         l2: NumPyArray,
-        caution: float,
+        curvature_shift: float,
     ) -> None:
-        curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
+        curvature = objective.loss.second_derivative(
+            snapshot.scores, objective.target, curvature_shift
+        )
         assert isinstance(curvature, SecondDerivativeOfClasses)
         self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
@@ -480,7 +482,7 @@ class OfClasses:
         # Random weights: with equal ones, all words with the same number of rows would look equal.
         weight = np.random.default_rng(0).random(len(probability))
         of_columns = kernels().measure(*arrays, places, weight, weight)[1:]
-        self._merged, self._own = merged(columns, before, l1, l2, *of_columns)
+        self._merged, self._own = merge_duplicates(columns, before, l1, l2, *of_columns)
 
     def solve(self) -> tuple[NumPyArray, NumPyArray, float, float]:
         """Return the approximate minimum, the intercepts' step, the model's decrease and slope."""

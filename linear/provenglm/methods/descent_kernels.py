@@ -15,7 +15,7 @@ from provenglm.compiled import njit
 from provenglm.methods import matrix_descent
 from provenglm.types import NumPyArray
 
-_TWIN = 1e-13
+_DUPLICATE = 1e-13
 """Relative difference that rounding may cause between the scales of equal columns."""
 
 
@@ -193,7 +193,7 @@ def products(
 
 
 @njit(nogil=True)
-def first_twins(
+def first_duplicates(
     data: NumPyArray,
     indices: NumPyArray,
     indptr: NumPyArray,
@@ -218,17 +218,17 @@ def first_twins(
         k = np.uint64(first[k])
         begin, other = indptr[chosen[j]], indptr[chosen[k]]
         size = indptr[chosen[j] + np.uint64(1)] - begin
-        is_twin = abs(mean[j] - mean[k]) <= _TWIN * abs(mean[k])
-        is_twin &= abs(square[j] - square[k]) <= _TWIN * square[k]
-        is_twin &= abs(l1[j] - l1[k]) <= _TWIN * l1[k]
-        is_twin &= size == indptr[chosen[k] + np.uint64(1)] - other
+        is_duplicate = abs(mean[j] - mean[k]) <= _DUPLICATE * abs(mean[k])
+        is_duplicate &= abs(square[j] - square[k]) <= _DUPLICATE * square[k]
+        is_duplicate &= abs(l1[j] - l1[k]) <= _DUPLICATE * l1[k]
+        is_duplicate &= size == indptr[chosen[k] + np.uint64(1)] - other
         at = np.uint64(0)
-        while is_twin and at < size:
-            is_twin = indices[begin + at] == indices[other + at]
+        while is_duplicate and at < size:
+            is_duplicate = indices[begin + at] == indices[other + at]
             number = data[other + at]
-            is_twin &= abs(data[begin + at] - number) <= _TWIN * abs(number)
+            is_duplicate &= abs(data[begin + at] - number) <= _DUPLICATE * abs(number)
             at += np.uint64(1)
-        if is_twin:
+        if is_duplicate:
             first[j] = k
     return first
 

@@ -27,7 +27,7 @@ from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
-from provenglm.methods.caution import next_caution
+from provenglm.methods.curvature_shift import next_curvature_shift
 from provenglm.model.cholesky import inverse
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.coordinates import in_coordinates
@@ -75,7 +75,7 @@ class NewtonCG(Method):
         self._has_room = has_room
         self._rows: _Rows | None = None
         self._common = None if sample is None else _Common(sample)
-        self._size = self._caution = 0.0
+        self._size = self._curvature_shift = 0.0
 
     def start(self, theta: NumPyArray) -> NumPyArray:
         return centre_classes(theta)
@@ -84,14 +84,14 @@ class NewtonCG(Method):
         if self._rows is None:
             dtype = np.dtype(np.float32 if self.is_single else np.float64)
             self._rows = _Rows(self.objective, dtype, self._has_room)
-        hessian = _Hessian(self.objective, self._rows, point, self._caution, self._common)
+        hessian = _Hessian(self.objective, self._rows, point, self._curvature_shift, self._common)
         step, self._size = hessian.solved(self._size, target)
         # With a curvature shift the model underestimates the gain.
-        left = np.inf if self._caution else step.decrement
+        left = np.inf if self._curvature_shift else step.decrement
         return step._replace(decrement=min(target.gap, left))
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
-        self._caution = next_caution(self._caution, length)
+        self._curvature_shift = next_curvature_shift(self._curvature_shift, length)
 
     def in_float64(self) -> None:
         self.is_single, self._rows = False, None
@@ -235,7 +235,7 @@ class _Hessian:
 
     Parameters
     ----------
-    caution : float
+    curvature_shift : float
         The curvature shift; see `Loss.second_derivative`.
     common : _Common, optional
         The preconditioner of each class, which replaces the diagonal.
@@ -252,7 +252,7 @@ class _Hessian:
         objective: Objective,
         rows: _Rows,
         snapshot: Snapshot,
-        caution: float,
+        curvature_shift: float,
         common: _Common | None,
     ) -> None:
         self._objective, self.rows, self._snapshot = objective, rows, snapshot
@@ -260,7 +260,7 @@ class _Hessian:
         scores = snapshot.scores
         if scores.ndim > 1:
             scores = scores.astype(dtype)  # of many classes these are large arrays
-        curvature = objective.loss.second_derivative(scores, objective.target, caution)
+        curvature = objective.loss.second_derivative(scores, objective.target, curvature_shift)
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)

@@ -95,7 +95,7 @@ class SoftmaxSteps:
         return classes * (features + 1) ** 2 <= constants.KEPT_NUMBERS
 
     def step(
-        self, snapshot: Snapshot, chosen: NumPyArray, caution: float, last: float
+        self, snapshot: Snapshot, chosen: NumPyArray, curvature_shift: float, last: float
     ) -> tuple[NumPyArray, float, float]:
         """Return the model's approximate minimum over some features, its decrease and its slope.
 
@@ -105,7 +105,7 @@ class SoftmaxSteps:
         ----------
         chosen : numpy.ndarray
             Indices of the features that may have nonzero coefficients; all others get 0.
-        caution : float
+        curvature_shift : float
             The curvature shift; see `Loss.second_derivative`.
         last : float
             The decrease of the model in the last step, or inf.
@@ -114,7 +114,7 @@ class SoftmaxSteps:
         work = objective.n * (len(chosen) + 1) * objective.loss.outputs
         try:
             with objective.workers.one_blas_thread(work):
-                model = self._model(snapshot, chosen, caution)
+                model = self._model(snapshot, chosen, curvature_shift)
                 t = model.minimise(last)
         except OutOfTimeError:
             return snapshot.theta, 0.0, 0.0
@@ -122,9 +122,11 @@ class SoftmaxSteps:
         to[model.kept] = t
         return to, *model.promise(t)
 
-    def _model(self, snapshot: Snapshot, chosen: NumPyArray, caution: float) -> _Model:
+    def _model(self, snapshot: Snapshot, chosen: NumPyArray, curvature_shift: float) -> _Model:
         objective = self._objective
-        curvature = objective.loss.second_derivative(snapshot.scores, objective.target, caution)
+        curvature = objective.loss.second_derivative(
+            snapshot.scores, objective.target, curvature_shift
+        )
         assert isinstance(curvature, SecondDerivativeOfClasses)
         probability = np.ascontiguousarray(curvature.probability)
         weight = objective.share[:, None] * probability * (1 - probability)

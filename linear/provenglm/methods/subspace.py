@@ -19,7 +19,7 @@ import scipy.linalg
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
-from provenglm.methods.caution import next_caution
+from provenglm.methods.curvature_shift import next_curvature_shift
 from provenglm.model.cholesky import factor
 from provenglm.model.float32_copy import in_float32
 from provenglm.model.objective import Objective, Snapshot
@@ -60,7 +60,7 @@ class SubspaceNewton(Method):
     def _begin(self) -> None:
         self._preconditioner = _Preconditioner(self.objective, self._rng)
         self._span = _Span(self.objective)
-        self._caution = 0.0
+        self._curvature_shift = 0.0
 
     def in_float64(self) -> None:
         self.is_single, self.objective = False, self._precise
@@ -69,7 +69,7 @@ class SubspaceNewton(Method):
     def step(self, point: Snapshot, target: Target) -> Step:
         objective, gradient = self.objective, point.gradient
         curvature = objective.loss.second_derivative(
-            point.scores, objective.target, self._caution
+            point.scores, objective.target, self._curvature_shift
         ).diagonal
         passes, gap = objective.passes, target.gap
         if self._preconditioner.update(curvature, passes, gap, target.enough):
@@ -84,7 +84,7 @@ class SubspaceNewton(Method):
         return step._replace(decrement=min(gap, 0.5 * square / self._span.least()))
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
-        self._caution = next_caution(self._caution, length)
+        self._curvature_shift = next_curvature_shift(self._curvature_shift, length)
 
 
 class _Span:

@@ -328,13 +328,13 @@ class Loss(ABC):
         return self.curvature(scores, target)
 
     def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
         """Return the curvatures for a Hessian with respect to the scores.
 
         Parameters
         ----------
-        caution : float
+        curvature_shift : float
             The curvature shift, from 0 to 1. If the loss depends on a mean, the curvature is that
             of the mean after this part of the way to the target, because a sample far on the wrong
             side has almost no curvature of its own. For Huber's loss, this part of the curvature is
@@ -462,14 +462,14 @@ class Logistic(Loss):
         return np.asarray(small / np.square(1 + small))
 
     def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
-        if not caution:
+        if not curvature_shift:
             return SecondDerivative(self.curvature(scores, target))
         # With q between p and y: q (1 - q) = (1 - c) p (1 - p) + c (1 - c) (p - y)^2.
         residual = self.residual(scores, target)
-        more = caution * (1 - caution) * np.square(residual)
-        return SecondDerivative((1 - caution) * self.curvature(scores, target) + more)
+        more = curvature_shift * (1 - curvature_shift) * np.square(residual)
+        return SecondDerivative((1 - curvature_shift) * self.curvature(scores, target) + more)
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         small = np.exp(-np.abs(scores))
@@ -574,12 +574,12 @@ class Softmax(Loss):
         return np.asarray(probability * (1 - probability))
 
     def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
         mean = self.probability(scores)
-        if caution:
-            mean *= 1 - caution
-            mean[np.arange(len(target)), target] += caution
+        if curvature_shift:
+            mean *= 1 - curvature_shift
+            mean[np.arange(len(target)), target] += curvature_shift
         return SecondDerivativeOfClasses(mean)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -721,13 +721,15 @@ class Huber(Loss):
         return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
 
     def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
         own = self.weight_in_hessian(scores, target)
-        if not caution:
+        if not curvature_shift:
             return SecondDerivative(own)
         error = np.maximum(np.abs(scores - target), self.epsilon)
-        return SecondDerivative((1 - caution) * own + caution * self.epsilon / error)
+        return SecondDerivative(
+            (1 - curvature_shift) * own + curvature_shift * self.epsilon / error
+        )
 
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         # Minimise a convex function of one number by Newton's method, from the weighted median: the
@@ -799,9 +801,9 @@ class Poisson(Loss):
         return _exp(scores)
 
     def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
-        return SecondDerivative((1 - caution) * _exp(scores) + caution * target)
+        return SecondDerivative((1 - curvature_shift) * _exp(scores) + curvature_shift * target)
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         return -step

@@ -141,11 +141,13 @@ class Tweedie(Loss):
         return self._curvature(self._parts(scores, target))
 
     def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, caution: float = 0.0
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
         parts = self._parts(scores, target)
         of_target = parts.positive * np.exp(self._b * parts.logarithm)
-        return SecondDerivative((1 - caution) * self._curvature(parts) + caution * of_target)
+        return SecondDerivative(
+            (1 - curvature_shift) * self._curvature(parts) + curvature_shift * of_target
+        )
 
     def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
         return np.maximum(self._a * step, -self._b * step)

@@ -34,7 +34,7 @@ from provenglm.types import NumPyArray
 Watch = Callable[[str], None]
 
 
-class Value(NamedTuple):
+class FoldEvaluation(NamedTuple):
     """The evaluation of one fold in a pass, without the penalty.
 
     Attributes
@@ -54,7 +54,7 @@ class Value(NamedTuple):
 
 
 @dataclass
-class Walk:
+class FoldState:
     """The state of a fold on its path.
 
     Attributes
@@ -79,7 +79,7 @@ class Walk:
     objective: Objective
     null: float
     proof: Prover
-    at: Value
+    at: FoldEvaluation
     pairs: list[tuple[NumPyArray, NumPyArray]] = field(default_factory=list)
     metric: CholeskyMetric | None = None
     count: int = 1
@@ -87,7 +87,7 @@ class Walk:
     tries: int = 0
     session: Session | None = None
 
-    def snapshot(self, value: Value) -> Snapshot:
+    def snapshot(self, value: FoldEvaluation) -> Snapshot:
         """Return the snapshot of an evaluation, with the penalty of this point."""
         return self.objective.snapshot_of(
             value.theta, value.loss, value.gradient.copy(), value.scores
@@ -101,7 +101,7 @@ class Walk:
         self.metric = None
         self.count, self.last, self.tries = 1, np.inf, 0
 
-    def accept(self, value: Value) -> None:
+    def accept(self, value: FoldEvaluation) -> None:
         """Move to a new point if it is lower; otherwise the fold continues alone."""
         old, self.count = self.at, self.count + 1
         if not self.snapshot(value).objective < self.snapshot(old).objective:
@@ -152,19 +152,19 @@ class JointPath:
             # A proof needs sums in float64.
             rows, deadline = objective.rows.precise(), self._settings.deadline
             self._objective = objective = replace(objective, rows=rows, deadline=deadline)
-            walks = self._start()
-            result: list[list[PathPoint]] = [[] for _ in walks]
+            states = self._start()
+            result: list[list[PathPoint]] = [[] for _ in states]
             for strength in strengths:
                 before = objective.passes
-                for walk, point in zip(walks, self._point(walks, strength), strict=True):
-                    result[walk.fold].append(point)
+                for state, point in zip(states, self._point(states, strength), strict=True):
+                    result[state.fold].append(point)
                 self._watch(
                     f"{folds.name}={strength:.4g}: {objective.passes - before:.1f} passes for "
-                    f"{len(walks)} folds"
+                    f"{len(states)} folds"
                 )
         return result
 
-    def _start(self) -> list[Walk]:
+    def _start(self) -> list[FoldState]:
         """Return the folds at the optimum of a part of the sample, or at their null models."""
         objective, sample = self._objective, self._sample
         theta, null = objective.null()
@@ -177,51 +177,51 @@ class JointPath:
         self._measure(own)
         nulls = [one.null() for one in own]
         values = self._values([(one, theta) for one in own])
-        walks = []
+        states = []
         for fold, (one, value) in enumerate(zip(own, values, strict=True)):
             proof = Prover(folds.problem, one, sample, self._settings.seed)
-            walks.append(Walk(fold, one, nulls[fold][1], proof, value))
-        worse = [w for w in walks if not w.snapshot(w.at).objective < w.null]
+            states.append(FoldState(fold, one, nulls[fold][1], proof, value))
+        worse = [w for w in states if not w.snapshot(w.at).objective < w.null]
         if worse:
-            starts = [(walk.objective, nulls[walk.fold][0]) for walk in worse]
-            for walk, value in zip(worse, self._values(starts), strict=True):
-                walk.at = value
-        return walks
+            starts = [(state.objective, nulls[state.fold][0]) for state in worse]
+            for state, value in zip(worse, self._values(starts), strict=True):
+                state.at = value
+        return states
 
-    def _point(self, walks: list[Walk], strength: float) -> list[PathPoint]:
+    def _point(self, states: list[FoldState], strength: float) -> list[PathPoint]:
         """Solve all folds for one penalty, and return their optima."""
         done: dict[int, PathPoint] = {}
-        for walk in walks:
-            l2 = self._folds.penalties(walk.fold, strength)[0]
-            walk.begin(l2)
+        for state in states:
+            l2 = self._folds.penalties(state.fold, strength)[0]
+            state.begin(l2)
             if l2 == 0:
                 # Only a single fit can tell whether an optimum exists.
-                done[walk.fold] = self._by_itself(walk, strength)
-        self._renew(walks)
-        pending = [walk for walk in walks if walk.fold not in done]
+                done[state.fold] = self._by_itself(state, strength)
+        self._renew(states)
+        pending = [state for state in states if state.fold not in done]
         while pending:
-            steps = [self._step(walk) for walk in pending]
-            left = [d / walk.last for walk, (_, d) in zip(pending, steps, strict=True)]
+            steps = [self._step(state) for state in pending]
+            left = [d / state.last for state, (_, d) in zip(pending, steps, strict=True)]
             if max(left) > constants.CHANGED and self._renew(pending):
-                steps = [self._step(walk) for walk in pending]
-            moving: list[tuple[Walk, NumPyArray]] = []
-            for walk, (step, decrement) in zip(pending, steps, strict=True):
-                point = self._judged(walk, decrement, strength)
+                steps = [self._step(state) for state in pending]
+            moving: list[tuple[FoldState, NumPyArray]] = []
+            for state, (step, decrement) in zip(pending, steps, strict=True):
+                point = self._judged(state, decrement, strength)
                 if point is None:
-                    moving.append((walk, walk.at.theta - step))
+                    moving.append((state, state.at.theta - step))
                 else:
-                    done[walk.fold] = point
-            pending = [walk for walk, _ in moving]
+                    done[state.fold] = point
+            pending = [state for state, _ in moving]
             if moving:
-                values = self._values([(walk.objective, theta) for walk, theta in moving])
-                for walk, value in zip(pending, values, strict=True):
-                    walk.accept(value)
-        return [done[walk.fold] for walk in walks]
+                values = self._values([(state.objective, theta) for state, theta in moving])
+                for state, value in zip(pending, values, strict=True):
+                    state.accept(value)
+        return [done[state.fold] for state in states]
 
-    def _renew(self, walks: list[Walk]) -> bool:
+    def _renew(self, states: list[FoldState]) -> bool:
         """Compute the Hessian again, at the mean of the folds, if the curvature has changed."""
         sample = self._sample
-        theta = np.mean([walk.at.theta for walk in walks], axis=0)
+        theta = np.mean([state.at.theta for state in states], axis=0)
         scores = sample.scores(theta)
         curvature = sample.loss.curvature(scores, sample.target)
         if self._hessian is not None:
@@ -231,47 +231,47 @@ class JointPath:
         plain = replace(sample, penalty=np.zeros_like(sample.penalty))
         self._hessian, self._curvature = plain.hessian(scores), curvature
         self._objective.reads.rows += len(sample.rows)
-        for walk in walks:
-            walk.metric = None
+        for state in states:
+            state.metric = None
         return True
 
-    def _step(self, walk: Walk) -> tuple[NumPyArray, float]:
+    def _step(self, state: FoldState) -> tuple[NumPyArray, float]:
         """Return a fold's step and decrement."""
         assert self._hessian is not None
-        if walk.metric is None:
+        if state.metric is None:
             hessian = self._hessian.copy()
-            penalty = np.repeat(walk.objective.penalty, walk.objective.loss.outputs)
+            penalty = np.repeat(state.objective.penalty, state.objective.loss.outputs)
             hessian.ravel()[:: len(hessian) + 1] += penalty
-            walk.metric = CholeskyMetric(hessian)
-        penalty = walk.objective.used(walk.at.theta)
+            state.metric = CholeskyMetric(hessian)
+        penalty = state.objective.used(state.at.theta)
         secants = Secants()
-        for step, change in walk.pairs:
+        for step, change in state.pairs:
             secants.add(step, change + penalty * step)
-        gradient = walk.snapshot(walk.at).gradient
-        step = secants.solve(walk.metric, gradient)
+        gradient = state.snapshot(state.at).gradient
+        step = secants.solve(state.metric, gradient)
         return step, 0.5 * float(gradient.ravel() @ step.ravel())
 
-    def _judged(self, walk: Walk, decrement: float, strength: float) -> PathPoint | None:
+    def _judged(self, state: FoldState, decrement: float, strength: float) -> PathPoint | None:
         """Return the point if the fold has finished, or None if it has to continue."""
-        snapshot = walk.snapshot(walk.at)
-        user = returned(walk.objective, snapshot, snapshot.theta)
-        enough = self._settings.tol * (walk.null - snapshot.objective)
+        snapshot = state.snapshot(state.at)
+        user = returned(state.objective, snapshot, snapshot.theta)
+        enough = self._settings.tol * (state.null - snapshot.objective)
         enough = max(enough, ROUNDING * abs(snapshot.objective))
         gap, is_near = np.inf, decrement <= constants.MARGIN * enough
         if decrement <= enough:
-            gap = duality_gap(walk.objective, snapshot, enough) + max(user.change, 0.0)
-        if gap > enough and is_near and (walk.proof.is_cheap or walk.tries == constants.TRIES):
-            gap = walk.proof.of(user.coef, user.intercept, snapshot, decrement, enough)[1]
+            gap = duality_gap(state.objective, snapshot, enough) + max(user.change, 0.0)
+        if gap > enough and is_near and (state.proof.is_cheap or state.tries == constants.TRIES):
+            gap = state.proof.of(user.coef, user.intercept, snapshot, decrement, enough)[1]
         if gap <= enough:
             reason = StopReason.CONVERGED
-        elif walk.objective.is_late or walk.count > self._settings.max_iter:
-            reason = StopReason.MAX_TIME if walk.objective.is_late else StopReason.MAX_ITER
-            gap = duality_gap(walk.objective, snapshot)
-        elif walk.tries >= constants.TRIES:
-            return self._by_itself(walk, strength)
+        elif state.objective.is_late or state.count > self._settings.max_iter:
+            reason = StopReason.MAX_TIME if state.objective.is_late else StopReason.MAX_ITER
+            gap = duality_gap(state.objective, snapshot)
+        elif state.tries >= constants.TRIES:
+            return self._by_itself(state, strength)
         else:
-            walk.tries += is_near or decrement > constants.SLOW * walk.last
-            walk.last = decrement
+            state.tries += is_near or decrement > constants.SLOW * state.last
+            state.last = decrement
             return None
         return PathPoint(
             coef=user.coef,
@@ -279,11 +279,11 @@ class JointPath:
             objective=snapshot.objective + user.change,
             gap=gap,
             decrement=min(decrement + max(user.change, 0.0), gap),
-            iterations=walk.count,
+            iterations=state.count,
             reason=reason,
         )
 
-    def _values(self, points: Sequence[tuple[Objective, NumPyArray]]) -> list[Value]:
+    def _values(self, points: Sequence[tuple[Objective, NumPyArray]]) -> list[FoldEvaluation]:
         """Return the evaluation of each fold's objective at its theta, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
         users = [whole.scaling.to_user(theta) for _, theta in points]
@@ -317,7 +317,7 @@ class JointPath:
             own = slice(k * outputs, (k + 1) * outputs)
             table = scores[own].reshape((*theta.shape[:0:-1], whole.n)).T
             gradient = gradients[:, own].reshape(theta.shape)
-            result.append(Value(theta, float(losses[k]), gradient, table))
+            result.append(FoldEvaluation(theta, float(losses[k]), gradient, table))
         return result
 
     def _of_classes(
@@ -355,15 +355,15 @@ class JointPath:
             one.take_moments(means[:, fold], own)
             one.squares = np.asarray(squares)[fold] if has_squares else None
 
-    def _by_itself(self, walk: Walk, strength: float) -> PathPoint:
+    def _by_itself(self, state: FoldState, strength: float) -> PathPoint:
         """Return a point from the general solver, started at the fold's present point."""
         folds, scaling = self._folds, self._objective.scaling
-        weights, intercept = scaling.to_user(walk.at.theta)
+        weights, intercept = scaling.to_user(state.at.theta)
         start = weights.reshape(len(weights), -1), np.atleast_1d(intercept)
-        if walk.session is None:
-            walk.session = Session(folds.of(walk.fold, strength), self._settings)
-        with walk.session.running():
-            point = point_of(walk.session, folds.penalties(walk.fold, strength), start)
-        theta = scaling.from_user(point.coef, point.intercept).reshape(walk.at.theta.shape)
-        walk.at, walk.pairs = self._values([(walk.objective, theta)])[0], []
-        return replace(point, iterations=point.iterations + walk.count)
+        if state.session is None:
+            state.session = Session(folds.of(state.fold, strength), self._settings)
+        with state.session.running():
+            point = point_of(state.session, folds.penalties(state.fold, strength), start)
+        theta = scaling.from_user(point.coef, point.intercept).reshape(state.at.theta.shape)
+        state.at, state.pairs = self._values([(state.objective, theta)])[0], []
+        return replace(point, iterations=point.iterations + state.count)

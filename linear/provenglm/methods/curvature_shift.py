@@ -5,10 +5,10 @@ from __future__ import annotations
 from provenglm import constants
 
 
-def next_caution(caution: float, length: float) -> float:
+def next_curvature_shift(curvature_shift: float, length: float) -> float:
     """Return the curvature shift of the next step, after a step of this length."""
     if length < constants.SHORT:
-        return min(max(2 * caution, constants.FIRST_CAUTION), 0.5)
+        return min(max(2 * curvature_shift, constants.FIRST_CURVATURE_SHIFT), 0.5)
     if length > 1 - constants.SHORT:
-        return caution / 4 if caution >= constants.FIRST_CAUTION else 0.0
-    return caution
+        return curvature_shift / 4 if curvature_shift >= constants.FIRST_CURVATURE_SHIFT else 0.0
+    return curvature_shift
