@@ -233,3 +233,20 @@ def test_a_constant_column_of_many_rows_changes_nothing(form, value):
     assert model.coef_[0, -1] == 0
     assert model.objective_ == pytest.approx(without.objective_, abs=2e-7)
     assert model.gap_ <= 1e-6
+
+
+@pytest.mark.parametrize("is_classifier", [False, True])
+def test_fewer_rows_than_features_of_scales_far_apart_and_next_to_no_penalty(is_classifier):
+    """Conjugate gradients end at `max_iter` here, a gap of 0.05 away."""
+    rng = np.random.default_rng(0)
+    left, _, right = np.linalg.svd(rng.normal(size=(80, 200)), full_matrices=False)
+    X = left @ np.diag(np.geomspace(1e2, 1e-6, 80)) @ right
+    z = X @ rng.normal(size=200)
+    if is_classifier:
+        y = z + z.std() * rng.logistic(size=80) > 0
+        model = GLMClassifier(C=1e9 / 80).fit(X, y)
+    else:
+        model = GLMRegressor(alpha=1e-9).fit(X, z + rng.normal(size=80))
+    assert model.solver_ == "row-space-newton"
+    assert model.stop_reason_ == "the optimum is as near as tol asks"
+    assert model.n_iter_ < 30
