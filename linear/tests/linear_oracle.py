@@ -153,7 +153,8 @@ class Dense:
         """Newton with a line search: yields (theta, value, decrement), from the start on."""
         while True:
             gradient, value = self.gradient(theta).ravel(), self.value(theta)
-            step = np.linalg.solve(ridged(self.hessian(theta), ridge), gradient)
+            # The loss of classes does not see a shift of all intercepts: of least norm.
+            step = np.linalg.lstsq(ridged(self.hessian(theta), ridge), gradient, rcond=1e-14)[0]
             decrement = 0.5 * gradient @ step
             yield theta, value, decrement
             step = step.reshape(theta.shape)
