@@ -33,7 +33,7 @@ from gluon_svrg.arrays import params as params_format
 from gluon_svrg.checkpoint import storage
 from gluon_svrg.deploy.graph import OPERATORS
 from gluon_svrg.deploy.model_dir import _sealed
-from gluon_svrg.linear import Chunks, SVRGClassifier
+from gluon_svrg.linear import Chunks, GLMClassifier
 from mxnet import gluon
 
 X = np.random.default_rng(0).normal(size=(3, 3, 8, 8)).astype("float32")
@@ -377,7 +377,7 @@ class Parquet(Kind):
     def read(self) -> None:
         path = str(self.folder / "x.parquet")
         chunks = Chunks.from_parquet(path, columns=[f"c{i}" for i in range(4)])
-        SVRGClassifier(max_iter=3).fit(chunks, np.arange(500) % 2)
+        GLMClassifier(max_iter=3).fit(chunks, np.arange(500) % 2)
 
 
 KINDS: dict[str, tuple[type[Any], int]] = {

@@ -30,9 +30,9 @@ GRID = np.logspace(-4, 4, 20)
 
 
 def ours(x: Array, y: Array) -> Any:
-    from gluon_svrg.linear import SVRGClassifierCV
+    from gluon_svrg.linear import GLMClassifierCV
 
-    return SVRGClassifierCV(Cs=GRID, cv=FOLDS, random_state=0).fit(x, y)
+    return GLMClassifierCV(Cs=GRID, cv=FOLDS, random_state=0).fit(x, y)
 
 
 def scikit_learn(x: Array, y: Array, **settings: Any) -> Any:

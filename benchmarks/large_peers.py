@@ -57,14 +57,14 @@ def strength_of(judge: Judge) -> float:
 
 def ours(judge: Judge, dtype: str, random_state: int | None = None) -> Fit:
     """Return our fit: nothing said but C, and the share of L1 where there is one."""
-    from gluon_svrg.linear import SVRGClassifier
+    from gluon_svrg.linear import GLMClassifier
 
     x = rows_of(judge, dtype)
     share = {"l1_ratio": L1_RATIO} if judge.problem.l1 else {}
 
     def fit(budget: int | None) -> Weights:
         limits = {} if budget is None else {"max_iter": budget}
-        model = SVRGClassifier(C=strength_of(judge), random_state=random_state, **share, **limits)
+        model = GLMClassifier(C=strength_of(judge), random_state=random_state, **share, **limits)
         model.fit(x, judge.problem.y)
         fit.model = model  # type: ignore[attr-defined]
         return model.coef_, model.intercept_

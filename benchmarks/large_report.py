@@ -177,7 +177,7 @@ celer has no logistic loss with both penalties, and liblinear none with many cla
 
 ## A path of C with cross-validation
 
-`SVRGClassifierCV` and `LogisticRegressionCV`: 20 C from 1e-4 to 1e4, 5 folds, accuracy, and the fit
+`GLMClassifierCV` and `LogisticRegressionCV`: 20 C from 1e-4 to 1e4, 5 folds, accuracy, and the fit
 on all rows with the best C. The gap is the worst of the first fold's 20 optima. newton-cholesky has
 the largest `tol` of 1e-1, 1e-2, ... that brings all of them below 1e-6. The cap is {large_cap()} s.
 

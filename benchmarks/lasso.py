@@ -13,7 +13,7 @@ import celer
 import numpy as np
 import report
 import skglm
-from provenglm import SVRGRegressor
+from provenglm import GLMRegressor
 from sklearn.linear_model import Lasso
 
 CASES = ((1_000, 5_000, 0.1), (1_000, 5_000, 0.01), (30_000, 300, 0.01))
@@ -49,14 +49,14 @@ def measure(n: int, p: int, ratio: float, rounds: int) -> list[tuple[str, ...]]:
     by_columns = np.asfortranarray(rows)
     centred = target - target.mean()
     alpha = ratio * float(np.abs(rows.T @ centred).max()) / n
-    best = SVRGRegressor(alpha=alpha, l1_ratio=1.0, tol=1e-12).fit(rows, target)
+    best = GLMRegressor(alpha=alpha, l1_ratio=1.0, tol=1e-12).fit(rows, target)
     optimum = objective(rows, target, alpha, best)
     start = float(centred @ centred / (2 * n))
 
     def gap_of(model: Any) -> float:
         return (objective(rows, target, alpha, model) - optimum) / (start - optimum)
 
-    ours = SVRGRegressor(alpha=alpha, l1_ratio=1.0)
+    ours = GLMRegressor(alpha=alpha, l1_ratio=1.0)
     models: dict[str, Any] = {"**ours**": ours}
     for name, kind in (("celer", celer.Lasso), ("skglm", skglm.Lasso), ("scikit-learn", Lasso)):
         for tol in TOLS:

@@ -60,6 +60,7 @@ class Case(NamedTuple):
     x: Any
     y: Any
     weight: Any
+    """None, the weights of the rows, or by name what `fit` gets beside X and y."""
     null: float
     """The objective of the best constant."""
 
@@ -67,8 +68,7 @@ class Case(NamedTuple):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             began = time.process_time()
-            given = {} if self.weight is None else {"sample_weight": self.weight}
-            model = self.model.fit(self.x, self.y, **given)
+            model = self.model.fit(self.x, self.y, **beside(self.weight))
             seconds = time.process_time() - began
         warns = any(issubclass(one.category, ConvergenceWarning) for one in caught)
         coef = np.ascontiguousarray(np.asarray(model.coef_)).tobytes()
@@ -78,6 +78,13 @@ class Case(NamedTuple):
         is_proven = model.gap_ <= TOL * (self.null - model.objective_)
         passes = float(model.history_[-1]["passes"])
         return Fit(model.solver_, model.n_iter_, passes, is_proven, warns, coef, seconds)
+
+
+def beside(weight: Any) -> dict[str, Any]:
+    """Return what `fit` gets beside X and y: a case's weights, or a dict as it is."""
+    if weight is None or isinstance(weight, dict):
+        return weight or {}
+    return {"sample_weight": weight}
 
 
 def classifier(problem: dense.LinearProblem, l1_ratio: float = 0.0) -> tuple[Any, Any, Any, Any]:
@@ -275,10 +282,10 @@ def case(make: Make, folder: Path) -> Case:
     if hasattr(model, "cv"):
         return Case(model, x, y, weight, 0.0)
     much = {"C": 1e-9} if hasattr(model, "C") else {"alpha": 1e9}
-    given = {} if weight is None else {"sample_weight": weight}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        null = type(model)(**{**model.get_params(), **much, "tol": 1e-4}).fit(x, y, **given)
+        null = type(model)(**{**model.get_params(), **much, "tol": 1e-4})
+        null.fit(x, y, **beside(weight))
     return Case(model, x, y, weight, null.objective_)
 
 

@@ -51,14 +51,14 @@ def limits(budget: int | None, **of_budget: Any) -> Settings:
 
 def ours(judge: Judge, seed: int | None) -> Any:
     """Return our estimator for the problem, with nothing said but C or alpha."""
-    from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
+    from gluon_svrg.linear import GLMClassifier, GLMRegressor
 
     problem = judge.problem
     if problem.is_classification:
-        return SVRGClassifier(
+        return GLMClassifier(
             C=problem.strength, class_weight=problem.class_weight, random_state=seed
         )
-    return SVRGRegressor(problem.loss, alpha=problem.strength, random_state=seed)
+    return GLMRegressor(problem.loss, alpha=problem.strength, random_state=seed)
 
 
 def fit_ours(judge: Judge, dtype: str, random_state: int | None = None) -> Fit:

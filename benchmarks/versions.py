@@ -132,6 +132,8 @@ def linear_cases(is_this: bool) -> dict[str, Case]:
     import linear_judge
     import linear_problems
     import numpy as np
+
+    # These names exist in version 0.8, too.
     from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
 
     def case(name: str) -> Case:

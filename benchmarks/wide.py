@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 import report
-from provenglm import SVRGClassifier
+from provenglm import GLMClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
@@ -41,7 +41,7 @@ def objective(rows: np.ndarray, labels: np.ndarray, coef: np.ndarray, bias: floa
 
 
 def fit(
-    model: SVRGClassifier | LogisticRegression, rows: np.ndarray, labels: np.ndarray
+    model: GLMClassifier | LogisticRegression, rows: np.ndarray, labels: np.ndarray
 ) -> tuple[float, float]:
     """Return the seconds of a fit and the objective at its end."""
     begin = time.perf_counter()
@@ -55,7 +55,7 @@ def fit(
 def measure(n: int, p: int, rounds: int) -> list[tuple[str, ...]]:
     """Return the rows of the table for one shape."""
     rows, labels = problem(n, p)
-    best = SVRGClassifier(tol=1e-10, random_state=0).fit(rows, labels)
+    best = GLMClassifier(tol=1e-10, random_state=0).fit(rows, labels)
     optimum = objective(rows, labels, best.coef_[0], float(best.intercept_[0]))
     share = labels.mean()
     start = objective(rows, labels, np.zeros(p), float(np.log(share / (1 - share))))
@@ -69,7 +69,7 @@ def measure(n: int, p: int, rounds: int) -> list[tuple[str, ...]]:
         print(f"{n} x {p}, L-BFGS, tol {tol:g}: {gap_of(value):.1e}", file=sys.stderr, flush=True)
         if gap_of(value) <= TARGET:
             break
-    ours = SVRGClassifier(C=1.0, random_state=0)
+    ours = GLMClassifier(C=1.0, random_state=0)
     models = {"ours": ours, "peer": peer}
     seconds: dict[str, list[float]] = {name: [] for name in models}
     gaps = {}

@@ -72,9 +72,9 @@ def test_what_does_without_mxnet():
     modules = without_mxnet()
     code = f"import importlib, sys\nfor name in {modules}: importlib.import_module(name)\n"
     code += "from gluon_svrg.svrg import correct\nfrom gluon_svrg.linear import *\n"
-    code += "print(SVRGClassifier.__name__, sys.modules.get('mxnet'))"
-    assert python(code) == "SVRGClassifier None"
-    assert python(blocked("mxnet", "setuptools") + code) == "SVRGClassifier None"
+    code += "print(GLMClassifier.__name__, sys.modules.get('mxnet'))"
+    assert python(code) == "GLMClassifier None"
+    assert python(blocked("mxnet", "setuptools") + code) == "GLMClassifier None"
 
 
 def test_a_process_without_mxnet_keeps_its_threads():
@@ -150,7 +150,7 @@ def test_what_needs_mxnet_says_so(use):
 @pytest.mark.parametrize(
     "use",
     ["import gluon_svrg.linear", "import gluon_svrg as gs; gs.linear",
-     "from gluon_svrg.linear import SVRGClassifier", "import gluon_svrg.linear.losses"],
+     "from gluon_svrg.linear import GLMClassifier", "import gluon_svrg.linear.losses"],
 )  # fmt: skip
 def test_what_needs_provenglm_says_so(use):
     code = f"try:\n {use}\nexcept ImportError as error:\n print(error)"

@@ -18,7 +18,17 @@ from sklearn.utils.validation import check_is_fitted
 if TYPE_CHECKING:
     from mxnet.gluon.nn import Dense
 
-__all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor", "SVRGRegressorCV"]
+__all__ = [
+    "Chunks",
+    "GLMClassifier",
+    "GLMClassifierCV",
+    "GLMRegressor",
+    "GLMRegressorCV",
+    "SVRGClassifier",
+    "SVRGClassifierCV",
+    "SVRGRegressor",
+    "SVRGRegressorCV",
+]
 
 
 class _ToGluon:
@@ -58,17 +68,24 @@ class _ToGluon:
         return layer
 
 
-class SVRGClassifier(_ToGluon, provenglm.SVRGClassifier):  # noqa: D101
-    __doc__ = provenglm.SVRGClassifier.__doc__
+class GLMClassifier(_ToGluon, provenglm.GLMClassifier):  # noqa: D101
+    __doc__ = provenglm.GLMClassifier.__doc__
 
 
-class SVRGClassifierCV(_ToGluon, provenglm.SVRGClassifierCV):  # type: ignore[misc]  # noqa: D101
-    __doc__ = provenglm.SVRGClassifierCV.__doc__
+class GLMClassifierCV(_ToGluon, provenglm.GLMClassifierCV):  # noqa: D101
+    __doc__ = provenglm.GLMClassifierCV.__doc__
 
 
-class SVRGRegressor(_ToGluon, provenglm.SVRGRegressor):  # noqa: D101
-    __doc__ = provenglm.SVRGRegressor.__doc__
+class GLMRegressor(_ToGluon, provenglm.GLMRegressor):  # noqa: D101
+    __doc__ = provenglm.GLMRegressor.__doc__
 
 
-class SVRGRegressorCV(_ToGluon, provenglm.SVRGRegressorCV):  # type: ignore[misc]  # noqa: D101
-    __doc__ = provenglm.SVRGRegressorCV.__doc__
+class GLMRegressorCV(_ToGluon, provenglm.GLMRegressorCV):  # noqa: D101
+    __doc__ = provenglm.GLMRegressorCV.__doc__
+
+
+# The names of the estimators up to version 0.8.
+SVRGClassifier = GLMClassifier
+SVRGClassifierCV = GLMClassifierCV
+SVRGRegressor = GLMRegressor
+SVRGRegressorCV = GLMRegressorCV

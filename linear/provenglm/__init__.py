@@ -8,28 +8,48 @@ distance to the optimum.
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 
-from provenglm.data.chunks import Chunks
-from provenglm.estimators import SVRGClassifier, SVRGRegressor
+from provenglm.api.classifier import GLMClassifier
+from provenglm.api.regressor import GLMRegressor
+from provenglm.rows.chunks import Chunks
 
 if _TYPE_CHECKING:
-    from provenglm.cross_validation.cv import SVRGClassifierCV
-    from provenglm.cross_validation.regressor import SVRGRegressorCV
+    from provenglm.api.classifier_cv import GLMClassifierCV
+    from provenglm.api.regressor_cv import GLMRegressorCV
 
-__all__ = ["Chunks", "SVRGClassifier", "SVRGClassifierCV", "SVRGRegressor", "SVRGRegressorCV"]
+    SVRGClassifierCV, SVRGRegressorCV = GLMClassifierCV, GLMRegressorCV
+
+__all__ = [
+    "Chunks",
+    "GLMClassifier",
+    "GLMClassifierCV",
+    "GLMRegressor",
+    "GLMRegressorCV",
+    "SVRGClassifier",
+    "SVRGClassifierCV",
+    "SVRGRegressor",
+    "SVRGRegressorCV",
+]
 
 __version__ = "0.8.0"
 
-# Imported when they are asked for: the metrics of scikit-learn that they need take 60 ms.
-_LATER = {
-    "SVRGClassifierCV": "provenglm.cross_validation.cv",
-    "SVRGRegressorCV": "provenglm.cross_validation.regressor",
+# The names of the estimators up to version 0.8.
+SVRGClassifier = GLMClassifier
+SVRGRegressor = GLMRegressor
+
+# Imported on first use, because scikit-learn's metrics, which they need, take 60 ms to import.
+_ON_FIRST_USE = {
+    "GLMClassifierCV": ("provenglm.api.classifier_cv", "GLMClassifierCV"),
+    "GLMRegressorCV": ("provenglm.api.regressor_cv", "GLMRegressorCV"),
+    "SVRGClassifierCV": ("provenglm.api.classifier_cv", "GLMClassifierCV"),
+    "SVRGRegressorCV": ("provenglm.api.regressor_cv", "GLMRegressorCV"),
 }
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _LATER:
+    if name not in _ON_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(_LATER[name]), name)
+    module, class_name = _ON_FIRST_USE[name]
+    return getattr(_import_module(module), class_name)
 
 
 def __dir__() -> list[str]:

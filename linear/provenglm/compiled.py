@@ -1,11 +1,11 @@
-"""Loops that Numba compiles: how they are imported, and where the compiled code is kept.
+"""Import loops that Numba compiles, and cache the compiled code safely.
 
 Numba keeps, for each function, an index of the types that it was compiled for and a file of code
 for each. Two processes that compile a function for different types at the same time choose the same
 file. The index then names code of other types, and each later call fails with "can't unbox array"
 until the cache is deleted: https://github.com/numba/numba/issues/10128.
 
-A cache saves a second or two and is never needed: where none can be written, each process compiles.
+A cache saves a second or two and is optional: if none can be written, each process compiles.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["kernels", "njit"]
 def kernels(name: str) -> ModuleType:
     """Return a module of compiled loops of this package, such as 'descent_kernels'.
 
-    To import Numba takes half a second, so it is imported by the first fit that needs it. Ctrl-C
-    waits for the end of that import: a Numba that is half imported cannot be imported again.
+    Importing Numba takes half a second, so it is imported by the first fit that needs it. Ctrl-C is
+    delayed until the import ends, because a partial import of Numba cannot be repeated.
     """
     full = f"{__package__}.{name}"
     if full in sys.modules:
@@ -38,11 +38,11 @@ def kernels(name: str) -> ModuleType:
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return `numba.njit(**options)` with a cache that one process at a time reads or writes."""
+    """Return `numba.njit(**options)` with a cache that only one process uses at a time."""
     import numba
     from numba.core.registry import cpu_target
 
-    # The first compilation imports more of Numba: here, where no Ctrl-C interrupts it.
+    # The first compilation imports more of Numba: do it here, where Ctrl-C is delayed.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
 
@@ -62,7 +62,7 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _alone(method: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """Return a method of a cache that holds a lock; without the cache it does nothing."""
+    """Wrap a method of the cache with a lock; without a usable cache it returns None."""
 
     def locked(*args: Any) -> Any:
         try:
@@ -71,7 +71,7 @@ def _alone(method: Callable[..., Any], folder: str) -> Callable[..., Any]:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 return method(*args)
         except Exception:
-            # A full disk, a file system without locks, a damaged file: Numba compiles.
+            # On a full disk, a file system without locks or a damaged file, Numba compiles again.
             return None
 
     return locked
@@ -79,7 +79,7 @@ def _alone(method: Callable[..., Any], folder: str) -> Callable[..., Any]:
 
 @contextmanager
 def _sigint_after() -> Iterator[None]:
-    """Hold SIGINT back until the end of the block. Other threads than the main one get none."""
+    """Delay SIGINT until the end of the block. Only the main thread receives SIGINT."""
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
         yield

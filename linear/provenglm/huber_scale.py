@@ -27,6 +27,13 @@ proven lower bound. F is never below 0 (u = 0). At the optimum mean(u^2) is 1, m
 (1/S) sum_i s_i u_i x_i is alpha w. With a small alpha the bound falls far below F where the last
 does not hold to many digits. So residuals of rows that are no outliers are moved by Newton's step
 for all three: what is left is quadratic in the distance.
+
+Without a penalty the sum of s_i u_i x_i has to be 0 to the last digit. What rounding has left of it
+is made up for by a change of the u_i of rows that are no outliers. Its norm tau, the root of
+(1/S) sum_i s_i change_i^2, is that of the sum in the inverse of these rows' products (`orthogonal`
+bounds it). As mean(u y) is then mean(u r) for the residuals r of any coefficients, F is at least
+mean(u r) - tau root(mean(r^2)), the second mean over these rows, for the u that meet the conditions
+with what tau may add to them.
 """
 
 from __future__ import annotations
@@ -40,12 +47,15 @@ from typing import Any
 import numpy as np
 
 from provenglm import constants
-from provenglm.data.rows import rows_of
-from provenglm.losses import Huber
+from provenglm.model.losses import Huber
+from provenglm.model.problem import Problem
+from provenglm.model.returned import shifted
+from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
+from provenglm.model.triangle import TriangleMetric, parts_of_triangle, triangle
 from provenglm.plan import dense_if_small
-from provenglm.problem import Problem
-from provenglm.returned import shifted
-from provenglm.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
+from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
+from provenglm.rows.kinds import rows_of
+from provenglm.rows.products import column_products
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
 
@@ -55,10 +65,8 @@ _FURTHEST = math.log(10)
 _OWN_BEST = 0.99
 # With a mean of more standard deviations, products of features that are not centred lose digits.
 _FAR = 1e5
-# A smaller column has no say in a bound, and its products no digits.
-_LEAST_UNIT = 1e-140
-# Of the eigenvalues of products of columns of size 1: below is rounding.
-_COLLINEAR = 1e-13
+# Of epsilon: rows whose residuals make up for what rounding has left of a sum.
+_INSIDE = 0.9
 # Two scales that agree so far are the same: the residuals have no more digits.
 _SAME_LOG = 1e-13
 
@@ -133,10 +141,9 @@ def lower_bound(
     epsilon: float,
     center: NumPyArray | None = None,
 ) -> float:
-    """Return a value that no coefficients, intercept and scale can go below.
+    """Return a value that no coefficients, intercept and scale can go below, with a penalty.
 
-    See the module's text. 0 if there is no penalty, for then the bound needs the gradient to be
-    exactly 0.
+    See the module's text.
 
     Parameters
     ----------
@@ -151,8 +158,6 @@ def lower_bound(
     center : numpy.ndarray, (p,), optional
         Taken off the features, which changes nothing but rounding.
     """
-    if problem.l2 == 0:
-        return 0.0
     n = len(residual)
     s = np.ones(n) if problem.sample_weight is None else problem.sample_weight
     s = s / s.sum()
@@ -166,6 +171,55 @@ def lower_bound(
     return bound if bound > 0 else 0.0
 
 
+def bound_without_penalty(
+    problem: Problem,
+    coef: NumPyArray,
+    residual: NumPyArray,
+    dual: NumPyArray,
+    epsilon: float,
+    center: NumPyArray,
+) -> float:
+    """Return the same without a penalty: see the module's text. It reads the rows twice.
+
+    If columns are sums of others but for rounding, it is a bound for coefficients of at most
+    `LARGEST_RATIO` times the size of these.
+
+    Parameters
+    ----------
+    coef : numpy.ndarray, (p,)
+    residual : numpy.ndarray, (n,)
+        At these coefficients.
+    dual : numpy.ndarray, (n,)
+        u, which may be beyond epsilon.
+    """
+    rows = rows_of(problem.features, np.dtype(np.float64))
+    (n, p), share = rows.shape, problem.shares()
+    width = p + problem.fit_intercept
+    if width > constants.MOST_WEIGHTS:
+        return 0.0
+    dual = np.clip(dual, -epsilon, epsilon)
+    is_inside = np.abs(dual) < _INSIDE * epsilon
+
+    def blocks() -> Iterator[RowsOfAProof]:
+        for part in parts_of_triangle(n, width):
+            block: Any = rows.block(part)
+            block = _moved(block.toarray() if rows.is_sparse else block, center)
+            features = np.hstack([block, np.ones((len(block), width - p))])
+            weight = share[part] * is_inside[part]
+            yield RowsOfAProof(features, share[part], weight, dual[part, None])
+
+    found = rotated(blocks, width)
+    if found is None:
+        return 0.0
+    farthest = np.abs(dual) + np.where(is_inside, found.norm * found.norms, 0.0)
+    square = math.sqrt(float(share @ dual**2)) + found.norm
+    of_change = math.sqrt(float(share[is_inside] @ residual[is_inside] ** 2))
+    bound = float((share * dual) @ residual) - found.norm * of_change
+    bound -= LARGEST_RATIO * float(np.linalg.norm(found.sizes[:p] * coef)) * found.left
+    bound /= max(1.0, float(farthest.max()) / epsilon, square)
+    return bound if bound > 0 else 0.0
+
+
 def _moved(block: Any, center: NumPyArray | None) -> Any:
     return block if center is None or not center.any() else block - center
 
@@ -175,7 +229,7 @@ def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> 
     rows = rows_of(problem.features, np.dtype(np.float64))
     total = np.zeros(rows.shape[1])
     for part in rows.slices():
-        total += dual[part] @ _moved(rows.block(part), center)
+        total += column_products(_moved(rows.block(part), center), dual[part])
     return total
 
 
@@ -220,7 +274,7 @@ def moved(
     inside = np.flatnonzero((np.abs(dual) < epsilon) & (s > 0))
     # Of many rows some: what is left grows as they get fewer.
     chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / constants.LARGEST_PROOF))]
-    size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // (p + 2))
+    size = max(2 * (p + 2), constants.PART_ROWS // (p + 2))
     parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
     def columns(part: NumPyArray) -> NumPyArray:
@@ -228,16 +282,12 @@ def moved(
         beside = [of_scale, np.ones(len(part))][: len(wrong) - p]
         return np.column_stack([_moved(rows.gather(part), center), *beside])
 
-    products = np.zeros((len(wrong), len(wrong)))
-    for part in parts:
-        block = columns(part) * np.sqrt(s[part])[:, None]
-        products += block.T @ block
-    unit = np.sqrt(products.diagonal())
-    unit[unit < _LEAST_UNIT] = 1.0
-    scaled = products / np.multiply.outer(unit, unit)
-    if not np.isfinite(scaled).all():
+    weighted = (columns(part) * np.sqrt(s[part])[:, None] for part in parts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        upper = triangle(weighted, len(wrong))
+    if not np.isfinite(upper).all():
         return residual
-    step = np.linalg.lstsq(scaled, wrong / unit, rcond=_COLLINEAR)[0] / unit
+    step = TriangleMetric(upper).solve(wrong)
     dual = dual.copy()
     for part in parts:
         dual[part] -= columns(part) @ step
@@ -290,7 +340,11 @@ def solve_with_scale(
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
     assert isinstance(problem.loss, Huber)
-    return _Search(dense_if_small(problem), problem.loss.epsilon, settings).run(start)
+    epsilon = problem.loss.epsilon
+    if problem.offset is not None:
+        # Residuals are all that the search knows.
+        problem = replace(problem, target=problem.target - problem.offset, offset=None)
+    return _Search(dense_if_small(problem), epsilon, settings).run(start)
 
 
 @dataclass
@@ -345,7 +399,7 @@ class _Search:
         self.center = far_means(problem)
         scale, at = self._beginning(start)
         least = 1e-12 * scale
-        secant = _Secant()
+        secant, tries = _Secant(), 0
         for _ in range(constants.MOST_STEPS):
             solution = self._solve(scale, at)
             residual = problem.target - solution.scores[:, 0]
@@ -353,7 +407,9 @@ class _Search:
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
-            if solution.reason.is_cut_off or self._is_near(solution):
+            is_near = solution.gap <= self._wanted(solution.objective)
+            tries += solution.decrement <= self._rounding()
+            if solution.reason.is_cut_off or is_near or tries > constants.TRIES:
                 break
             if abs(following - x) <= _SAME_LOG:
                 solution = replace(solution, reason=StopReason.STALLED)
@@ -401,11 +457,6 @@ class _Search:
             reason=reason,
             culprit=culprit if reason is StopReason.ROUNDED else None,
         )
-
-    def _is_near(self, solution: Solution) -> bool:
-        """Whether the optimum is near by proof or by the estimate."""
-        wanted = self._wanted(solution.objective)
-        return solution.gap <= wanted or solution.decrement <= wanted / 10
 
     def _beginning(
         self, start: tuple[NumPyArray, NumPyArray] | None
@@ -482,26 +533,34 @@ class _Search:
         # If the optimum is a perfect fit, each scale has a smaller one as its best.
         is_perfect = best < _OWN_BEST * scale
         at = scale if is_perfect else best
-        bound = lower_bound(problem, residual, at, epsilon, self.center)
+        bound = self._lower_bound(solution, residual, at)
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
         step = scale if best == 0 else math.exp(following) - scale
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         wanted = self._wanted(objective)
-        rounds = constants.TRIES if wanted >= decrement and problem.l2 > 0 else 0
+        rounds = constants.TRIES if wanted >= decrement else 0
         while gap > wanted and rounds > 0:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = moved(
                     problem, solution.coef[:, 0], residual, at, epsilon, self.center, is_perfect
                 )
-            bound = lower_bound(problem, residual, at, epsilon, self.center)
+            bound = self._lower_bound(solution, residual, at)
             gap = min(gap, max(objective - bound, 0.0))
             rounds -= 1
         decrement = min(decrement, gap)
         if self.waiting is not None:
             self.waiting = replace(self.waiting, objective=objective, gap=gap, decrement=decrement)
         return replace(solution, objective=objective, gap=gap, decrement=decrement)
+
+    def _lower_bound(self, solution: Solution, moved: NumPyArray, scale: float) -> float:
+        """Return a lower bound of F by moved residuals."""
+        problem, epsilon, center = self.problem, self.epsilon, self.center
+        if problem.l2 > 0:
+            return lower_bound(problem, moved, scale, epsilon, center)
+        residual, coef = problem.target - solution.scores[:, 0], solution.coef[:, 0]
+        return bound_without_penalty(problem, coef, residual, moved / scale, epsilon, center)
 
     def _wanted(self, objective: float) -> float:
         """Return how near the optimum is near enough."""

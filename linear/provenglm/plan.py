@@ -1,70 +1,53 @@
-"""Which way is taken, by the problem's size."""
+"""Choose the method from a table of what each method needs and costs, by the problem's shape.
+
+Costs are in seconds of the machine in `constants`. They are fixed numbers, so that the same data
+are solved by the same method on every machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants, krylov, newton, sample_krylov, sdca, subspace
-from provenglm.data.budget import room, rows_of_a_sample
-from provenglm.data.disk import on_disk
-from provenglm.data.per_row import are_sorted
-from provenglm.data.rows import rows_of
-from provenglm.descent import Descent
-from provenglm.method import HessianSteps
-from provenglm.objective import Objective, Snapshot
-from provenglm.problem import Problem
-from provenglm.sample import Sample
-from provenglm.solution import Settings
-from provenglm.sparse import csr_sample
-from provenglm.state import State
-from provenglm.thinned import is_worth_while
-from provenglm.types import NumPyArray
+from provenglm import constants
+from provenglm.methods.base import Method
+from provenglm.methods.descent import CoordinateDescent
+from provenglm.methods.dual import DualCoordinateAscent
+from provenglm.methods.newton import Newton
+from provenglm.methods.newton_cg import NewtonCG
+from provenglm.methods.row_space import RowSpaceNewton
+from provenglm.methods.sampled_newton_cg import SampledNewtonCG
+from provenglm.methods.subspace import SubspaceNewton
+from provenglm.methods.thinned import is_worth_while
+from provenglm.model import csr_sample
+from provenglm.model.budget import room, rows_of_a_sample
+from provenglm.model.objective import Objective
+from provenglm.model.per_row import are_sorted
+from provenglm.model.problem import Problem
+from provenglm.model.sample import Sample
+from provenglm.rows.disk import on_disk
+from provenglm.rows.kinds import rows_of
 
-__all__ = ["Method", "Plan", "choose", "dense_if_small", "is_small", "sample_size"]
-
-Method = Callable[[Objective, Sample, NumPyArray, np.random.Generator], Iterator[State]]
-"""From the objective, its sample and a start to the states of a run."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A method, with its reason.
-
-    Attributes
-    ----------
-    sample_size : int
-        Rows that are drawn before it begins, and are dense then; 0 for none.
-    keeps_sparse : bool
-        Whether they stay sparse where they are.
-    measures_alone : bool
-        Whether nothing but coordinates is taken from them.
-    """
-
-    name: str
-    why: str
-    sample_size: int
-    method: Method
-    keeps_sparse: bool = False
-    measures_alone: bool = False
+__all__ = ["TABLE", "Plan", "Row", "Shape", "choose", "dense_if_small", "is_small"]
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether there are so few numbers, zeros included, that a copy of them costs little."""
+    """Whether the data, including zeros, are so small that copying them costs little."""
     n, p = problem.features.shape
     return n * (p + 1) <= constants.SMALL_DATA
 
 
 def dense_if_small(problem: Problem) -> Problem:
-    """Return the problem with dense features, if there are few numbers, zeros included.
+    """Return the problem with dense features if the data, including zeros, are small.
 
-    Mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers a row took ten times as long. A
-    squared loss with an L1 penalty is always made dense: it needs only the products of the columns.
+    Data that are mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten
+    times as long. A squared loss with an L1 penalty is always made dense, because it needs only the
+    products of the columns.
     """
     features: Any = problem.features
     if not issparse(features) or not is_small(problem):
@@ -75,344 +58,545 @@ def dense_if_small(problem: Problem) -> Problem:
     return replace(problem, features=features.toarray())
 
 
-def choose(problem: Problem, settings: Settings, of_folds: bool = False) -> Plan:
-    """Return the way to go.
+@dataclass(frozen=True)
+class Shape:
+    """The properties of a problem that the table uses, each measured once.
 
     Parameters
     ----------
-    of_folds : bool
-        Whether it is for all folds of a path together: they share a sample's Hessian, which then
-        pays sooner.
+    problem : Problem
+    is_precise : bool
+        Whether the requested tolerance is too small for float32.
+    folds : int
+        Number of folds of a path that are solved together. They share a sample's Hessian.
     """
-    plan = _chosen(problem, settings, of_folds)
-    if on_disk(problem.features) and problem.loss.has_classes:
-        classes = max(2, problem.loss.outputs)
-        if plan.sample_size < len(problem.target) and are_sorted(problem.target, classes):
-            why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
-            return replace(plan, why=why)
+
+    problem: Problem
+    is_precise: bool = False
+    folds: int = 1
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return int(self.problem.features.shape[0])
+
+    @property
+    def p(self) -> int:
+        """The number of features."""
+        return int(self.problem.features.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """The number of scores per row."""
+        return self.problem.loss.outputs
+
+    @property
+    def width(self) -> int:
+        """The number of weights, including the intercepts."""
+        return (self.p + 1) * self.outputs
+
+    @cached_property
+    def is_sparse(self) -> bool:
+        """Whether the rows are sparse."""
+        return bool(issparse(self.problem.features))
+
+    @cached_property
+    def is_on_disk(self) -> bool:
+        """Whether the rows are read from disk in blocks."""
+        return on_disk(self.problem.features)
+
+    @cached_property
+    def sample_room(self) -> float:
+        """The largest number of sample rows that fit into memory."""
+        return rows_of_a_sample(room(self.problem), self.p)
+
+    @cached_property
+    def product_seconds(self) -> float:
+        """The seconds for a product with all rows and one with their transpose."""
+        features: Any = self.problem.features
+        if self.is_sparse:
+            return float(constants.STORED * features.nnz * self.outputs)
+        of_outputs = constants.NUMBER + 2 * constants.PRODUCT * (self.outputs - 1)
+        return float(of_outputs * self.n * self.p)
+
+    @cached_property
+    def pass_seconds(self) -> float:
+        """The seconds for a pass over all rows, including the losses."""
+        return self.product_seconds + constants.LOSS * self.n * self.outputs
+
+    def gram_seconds(self, rows: int, width: int) -> float:
+        """Return the seconds for the Hessian of `rows` rows with `width` weights."""
+        dense = constants.PRODUCT * float(rows) * width * width
+        features: Any = self.problem.features
+        if not self.is_sparse:
+            return dense
+        pairs = float(rows) * (features.nnz / max(1, self.n)) ** 2 * self.outputs**2
+        return float(min(dense, constants.PAIR * pairs))
+
+    def factor_seconds(self, width: int) -> float:
+        """Return the seconds for a Cholesky factor."""
+        return constants.PRODUCT * float(width) ** 3 / 3
+
+    @cached_property
+    def hessian_rows(self) -> int:
+        """The number of rows in a sample whose Hessian is factored.
+
+        With this number the Hessian costs half as much as a pass. It is at least 20 rows per
+        feature, or 10 if 20 would cost three passes, and at most 1,000 per feature and a quarter of
+        the rows.
+        """
+        n, p = self.n, self.p
+        size = sample_size(n, p, self.outputs)
+        if self.is_sparse:
+            return csr_sample.size(self.problem.features, self.outputs, size)
+        if not self.is_on_disk:
+            return size
+        # Few rows are enough if some of the blocks are read as well.
+        rows: Any = rows_of(self.problem.features)
+        few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_A_PART * p)
+        if rows.is_on_disk and self.outputs == 1 and is_worth_while(rows, few):
+            size = min(size, few)
+        return int(min(size, self.sample_room))
+
+    @cached_property
+    def cg_rows(self) -> int:
+        """The number of rows in a sample whose Hessian is only used in products."""
+        size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * self.p)
+        if self.is_on_disk:
+            size = max(size, self.n // constants.PART_OF_A_STEP)
+        return int(min(self.n, self.sample_room, size))
+
+    @cached_property
+    def dual_curvature(self) -> float:
+        """The mean of |x|^2 / n l2; dense rows are centred."""
+        features: Any = self.problem.features
+        if not self.problem.l2 > 0:
+            return np.inf
+        if self.is_sparse:
+            square = float(np.vdot(features.data, features.data)) / self.n
+        else:
+            some = features[:: max(1, self.n // constants.LEAST_ROWS)]
+            with np.errstate(over="ignore", invalid="ignore"):
+                square = float(np.var(some, axis=0, dtype=np.float64).sum())
+        return square / (self.n * self.problem.l2)
+
+    @cached_property
+    def has_digits(self) -> bool:
+        """Whether the penalty is large enough for products in float32.
+
+        With singular values over 1e5 and no penalty, conjugate gradients took up to five times as
+        long as a Hessian.
+        """
+        features: Any = self.problem.features
+        some = features[:: max(1, self.n // constants.LEAST_MEASURED_ROWS)]
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = np.var(some, axis=0, dtype=np.float64).max()
+        return bool(self.problem.l2 > float(np.finfo(np.float32).eps) * variance)
+
+
+Make = Callable[[Shape, Objective, Sample, np.random.Generator, Method | None], Method]
+"""Build a method from the shape, the objective, its sample, a generator and the last method."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in the table.
+
+    Attributes
+    ----------
+    name : str
+        The name of the method.
+    needs, costs : str
+        The conditions that `can` checks and the costs that `seconds` counts, in words.
+    can : callable
+        Return whether the method can solve a problem of this shape.
+    seconds : callable
+        Return the cost of a fit in seconds.
+    rows : callable
+        Return the number of rows to draw before the method begins; 0 for none.
+    make : callable
+        Return the method.
+    keeps_sparse : bool
+        Whether a sample of sparse rows stays sparse.
+    suits_folds : callable
+        Return whether the method solves the folds of a path together.
+    """
+
+    name: str
+    needs: str
+    costs: str
+    can: Callable[[Shape], bool]
+    seconds: Callable[[Shape], float]
+    rows: Callable[[Shape], int]
+    make: Make
+    keeps_sparse: bool = False
+    suits_folds: Callable[[Shape], bool] = lambda _: False
+
+
+def _newton(
+    shape: Shape,  # noqa: ARG001
+    objective: Objective,
+    sample: Sample,
+    rng: np.random.Generator,  # noqa: ARG001
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    return Newton(objective, sample)
+
+
+def _row_space_newton(
+    shape: Shape,  # noqa: ARG001
+    objective: Objective,
+    sample: Sample,
+    rng: np.random.Generator,  # noqa: ARG001
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    return RowSpaceNewton(objective, sample)
+
+
+def _newton_cg(
+    shape: Shape,
+    objective: Objective,
+    sample: Sample,
+    rng: np.random.Generator,  # noqa: ARG001
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    has_room = shape.is_sparse or 4 * shape.n * shape.p <= constants.COPY_BYTES
+    return NewtonCG(objective, shape.is_precise, has_room, None if shape.is_sparse else sample)
+
+
+def _subspace_newton(
+    shape: Shape,
+    objective: Objective,
+    sample: Sample,  # noqa: ARG001
+    rng: np.random.Generator,
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    return SubspaceNewton(objective, shape.is_precise, rng)
+
+
+def _sampled_newton_cg(
+    shape: Shape,
+    objective: Objective,
+    sample: Sample,
+    rng: np.random.Generator,  # noqa: ARG001
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    return SampledNewtonCG(objective, sample, _rows_of_a_step(shape), shape.is_precise)
+
+
+def _dual_coordinate_ascent(
+    shape: Shape,
+    objective: Objective,
+    sample: Sample,  # noqa: ARG001
+    rng: np.random.Generator,
+    last: Method | None,  # noqa: ARG001
+) -> Method:
+    return DualCoordinateAscent(objective, shape.is_precise, rng)
+
+
+def _coordinate_descent(
+    shape: Shape,
+    objective: Objective,
+    sample: Sample,
+    rng: np.random.Generator,  # noqa: ARG001
+    last: Method | None,
+) -> Method:
+    return CoordinateDescent(objective, last, sample if _starts_from_a_sample(shape) else None)
+
+
+def _rows_of_a_step(shape: Shape) -> int:
+    """Return the number of rows in a step's Hessian, if that is only used in products."""
+    if shape.is_on_disk:
+        # A pass over a file costs so much more that using the whole sample pays.
+        return shape.cg_rows
+    return min(shape.cg_rows, max(constants.LEAST_ROWS, shape.n // constants.PART_OF_A_STEP))
+
+
+def _starts_from_a_sample(shape: Shape) -> bool:
+    """Whether coordinate descent starts from a sample, which saves Hessians of all rows."""
+    is_expensive = shape.gram_seconds(shape.n, shape.width) > shape.pass_seconds
+    has_few = sample_size(shape.n, shape.p, shape.outputs) < shape.n / constants.GROWTH
+    is_dense = not (shape.is_sparse or shape.problem.loss.is_quadratic)
+    return is_dense and has_few and is_expensive and shape.width <= constants.MOST_WEIGHTS
+
+
+def _rows_for_l1(shape: Shape) -> int:
+    """Return how many rows coordinate descent draws, for its coordinates and its start."""
+    size = sample_size(shape.n, shape.p, shape.outputs)
+    if not _starts_from_a_sample(shape):
+        if shape.is_sparse and shape.p > constants.MOST_WEIGHTS:
+            return 0
+        few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // shape.p)
+        size = min(size, constants.LEAST_ROWS, few)
+    return int(min(size, shape.sample_room))
+
+
+def _hessians(shape: Shape, count: int) -> int:
+    """Return the number of Hessians in a fit: 1 if the Hessian is constant, else `count`."""
+    return 1 if shape.problem.loss.is_quadratic else count
+
+
+def _can_dual(shape: Shape) -> bool:
+    if shape.problem.l1 > 0 or not shape.problem.loss.has_classes or shape.is_on_disk:
+        return False
+    if shape.is_sparse:
+        return shape.p > constants.MOST_WEIGHTS and shape.dual_curvature <= constants.DUAL_CURVATURE
+    has_room = 4 * shape.n * max(shape.p, 2 * shape.outputs) <= constants.COPY_BYTES
+    is_strong = shape.outputs > 1 and has_room
+    return is_strong and shape.dual_curvature <= constants.DUAL_CURVATURE_OF_DENSE
+
+
+TABLE = (
+    Row(
+        "coordinate-descent",
+        needs="a penalty on sizes",
+        costs="nothing else minimises it",
+        can=lambda shape: shape.problem.l1 > 0,
+        seconds=lambda shape: 10 * shape.pass_seconds,
+        rows=_rows_for_l1,
+        make=_coordinate_descent,
+    ),
+    Row(
+        "newton-cholesky",
+        needs="data of which a copy costs little, and up to `MOST_WEIGHTS` weights",
+        costs="6 passes, and the factor of the Hessian of all rows in each (one if it is constant)",
+        can=lambda shape: (
+            not shape.problem.l1 > 0
+            and is_small(shape.problem)
+            and shape.n <= shape.sample_room
+            and shape.width <= constants.MOST_WEIGHTS
+        ),
+        seconds=lambda shape: (
+            6 * shape.pass_seconds
+            + _hessians(shape, 6)
+            * (shape.gram_seconds(shape.n, shape.width) + shape.factor_seconds(shape.width))
+        ),
+        rows=lambda shape: shape.n,
+        make=_newton,
+    ),
+    Row(
+        "row-space-newton",
+        needs="fewer dense rows than features, in memory, up to `MOST_WEIGHTS` of them times "
+        "classes, and a penalty",
+        costs="6 steps of newton-cholesky with a weight for each row, and the factor that turns "
+        "the rows",
+        can=lambda shape: (
+            not shape.problem.l1 > 0
+            and shape.problem.l2 > 0
+            and not (shape.is_sparse or shape.is_on_disk)
+            and shape.n < shape.p
+            and (shape.n + 1) * shape.outputs <= constants.MOST_WEIGHTS
+        ),
+        seconds=lambda shape: (
+            2 * shape.gram_seconds(shape.p, shape.n)
+            + _hessians(shape, 6)
+            * (
+                shape.gram_seconds(shape.n, shape.n * shape.outputs)
+                + shape.factor_seconds(shape.n * shape.outputs)
+                + constants.NUMBER * shape.n**2
+            )
+        ),
+        rows=lambda shape: shape.n,
+        make=_row_space_newton,
+    ),
+    Row(
+        "sampled-newton",
+        needs="up to `MOST_WEIGHTS` weights",
+        costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds "
+        "share",
+        can=lambda shape: not shape.problem.l1 > 0 and shape.width <= constants.MOST_WEIGHTS,
+        seconds=lambda shape: (
+            constants.SAMPLE
+            + (5 if shape.outputs == 1 or shape.is_sparse else 16) * shape.pass_seconds
+            + _hessians(shape, 2)
+            * (
+                shape.gram_seconds(shape.hessian_rows, shape.width)
+                + shape.factor_seconds(shape.width)
+            )
+            / shape.folds
+        ),
+        rows=lambda shape: shape.hessian_rows,
+        make=_newton,
+        keeps_sparse=True,
+        # With fewer rows per feature, the Hessian of all rows differs too much from that of a fold.
+        suits_folds=lambda shape: shape.n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * shape.p,
+    ),
+    Row(
+        "sampled-newton-cg",
+        needs="dense rows, of several classes or in files",
+        costs="12 passes, 100 products with the Hessian of the rows of a step, and the inverse of "
+        "the sample's second moments",
+        can=lambda shape: (
+            not shape.problem.l1 > 0
+            and not shape.is_sparse
+            and (shape.outputs > 1 or shape.is_on_disk)
+        ),
+        seconds=lambda shape: (
+            constants.SAMPLE
+            + (12 + 100 * _rows_of_a_step(shape) / shape.n) * shape.pass_seconds
+            + shape.gram_seconds(shape.cg_rows, shape.p + 1)
+            + 3 * shape.factor_seconds(shape.p + 1)
+        ),
+        rows=lambda shape: shape.cg_rows,
+        make=_sampled_newton_cg,
+    ),
+    Row(
+        "newton-cg",
+        needs="sparse rows (up to `MOST_WEIGHTS` columns: with a penalty), or classes of dense "
+        "rows in memory",
+        costs="6 passes and 30 products; of dense rows 60, and twice the inverse of the classes' "
+        "mean Hessian",
+        can=lambda shape: (
+            not shape.problem.l1 > 0
+            and not shape.is_on_disk
+            and (
+                shape.problem.l2 > 0 or shape.width > constants.MOST_WEIGHTS
+                if shape.is_sparse
+                else shape.outputs > 1
+            )
+        ),
+        seconds=lambda shape: (
+            6 * shape.pass_seconds + 30 * shape.product_seconds
+            if shape.is_sparse
+            else 6 * shape.pass_seconds
+            + 60 * shape.product_seconds
+            + shape.gram_seconds(shape.cg_rows, shape.p + 1)
+            + 6 * shape.factor_seconds(shape.p + 1)
+        ),
+        rows=lambda shape: 0 if shape.is_sparse else shape.cg_rows,
+        make=_newton_cg,
+    ),
+    Row(
+        "subspace-newton",
+        needs="dense rows in memory, with one output",
+        costs="40 passes; 200 if the penalty leaves float32 too few digits",
+        can=lambda shape: (
+            not shape.problem.l1 > 0
+            and not (shape.is_sparse or shape.is_on_disk)
+            and shape.outputs == 1
+        ),
+        seconds=lambda shape: (40 if shape.has_digits else 200) * shape.pass_seconds,
+        rows=lambda shape: min(shape.n, constants.LEAST_ROWS),
+        make=_subspace_newton,
+    ),
+    Row(
+        "dual-coordinate-ascent",
+        needs="classes, and a penalty for which the mean of ‖x‖² / n l2 is at most "
+        "`DUAL_CURVATURE` on more than `MOST_WEIGHTS` sparse columns, or "
+        "`DUAL_CURVATURE_OF_DENSE` on dense rows of several classes in memory",
+        costs="10 passes, and the compiled code",
+        can=_can_dual,
+        seconds=lambda shape: constants.COMPILED + 10 * shape.pass_seconds,
+        rows=lambda shape: 0 if shape.is_sparse else shape.cg_rows,
+        make=_dual_coordinate_ascent,
+    ),
+)
+"""One row per method."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method, and the reason for choosing it.
+
+    Attributes
+    ----------
+    row : Row
+        The table's row of the method.
+    shape : Shape
+    why : str
+        The reason: the costs of the methods that can solve the problem.
+    sample_size : int
+        Number of dense rows to draw before the method begins; 0 for none.
+    tried : tuple of str
+        Names of the methods that have given up.
+    """
+
+    row: Row
+    shape: Shape
+    why: str
+    sample_size: int
+    tried: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the method."""
+        return self.row.name
+
+    @property
+    def suits_folds(self) -> bool:
+        """Whether the folds of a path are solved together."""
+        return self.row.suits_folds(self.shape) and not self.shape.problem.loss.has_scale
+
+    @property
+    def measures_alone(self) -> bool:
+        """Whether the drawn rows are used only to measure the coordinates."""
+        shape = self.shape
+        is_for_l1 = shape.problem.l1 > 0 and not shape.is_on_disk
+        return is_for_l1 and not _starts_from_a_sample(shape)
+
+    def make(
+        self, objective: Objective, sample: Sample, rng: np.random.Generator, last: Method | None
+    ) -> Method:
+        """Return the method."""
+        return self.row.make(self.shape, objective, sample, rng, last)
+
+    def with_penalties(self, l2: float, l1: float) -> Plan:
+        """Return the plan for other penalties, with the same method if it can solve them."""
+        shape = replace(self.shape, problem=replace(self.shape.problem, l2=l2, l1=l1))
+        plan = replace(self, shape=shape)
+        return plan if self.row.can(shape) else plan.without(self.name)
+
+    def without(self, name: str) -> Plan:
+        """Return the plan for the rest of the run, after a method has given up."""
+        return _choice(self.shape, (*self.tried, name), self.sample_size)
+
+
+def choose(
+    problem: Problem, is_precise: bool = False, folds: int = 1, only: str | None = None
+) -> Plan:
+    """Choose the method for a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+    is_precise : bool
+        Whether the requested tolerance is too small for float32.
+    folds : int
+        Number of folds of a path that are solved together.
+    only : str, optional
+        The name of a method to use, whatever it costs.
+    """
+    shape = Shape(problem, is_precise, folds)
+    if only is not None:
+        row = next(row for row in TABLE if row.name == only)
+        return Plan(row, shape, f"{only} was asked for", row.rows(shape))
+    plan = _choice(shape)
+    has_some = shape.is_on_disk and problem.loss.has_classes and plan.sample_size < shape.n
+    if has_some and are_sorted(problem.target, max(2, shape.outputs)):
+        why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
+        return replace(plan, why=why)
     return plan
 
 
-def _chosen(problem: Problem, settings: Settings, of_folds: bool) -> Plan:
-    n, p = problem.features.shape
-    outputs = problem.loss.outputs
-    width = (p + 1) * outputs
-    automatic = settings.metric != "hessian"
-    if problem.l1 > 0:
-        return _with_l1(problem, settings)
-    has_many = issparse(problem.features) and p > constants.MOST_WEIGHTS
-    # What is on disk is copied as far as there is room.
-    most = rows_of_a_sample(room(problem), p)
-    is_of_classes = problem.loss.has_classes and problem.l2 > 0
-    has_exact = automatic and not (has_many and (is_of_classes or not is_small(problem)))
-    if has_exact and (plan := _exact_plan(problem, most)) is not None:
-        return plan
-    if has_many:
-        return _many_sparse_columns(problem, settings)
-    if issparse(problem.features) and _is_dear_of_sparse(problem, settings):
-        why = f"a Hessian over {width:,} weights takes longer than a pass over sparse rows"
-        return _conjugate_gradients(problem, settings, why)
-    size = sample_size(n, p, outputs)
-    if issparse(problem.features):
-        size = csr_sample.size(problem.features, outputs, size)
-    elif on_disk(problem.features):
-        size = _size_on_disk(problem, size, most)
-    if automatic and outputs > 1 and not issparse(problem.features):
-        why = f"a Hessian over {width:,} weights of {outputs:,} classes is dearer than products"
-        return _with_a_sample(problem, settings, why, most)
-    has_conjugate_gradients = automatic and outputs == 1 and not on_disk(problem.features)
-    has_few = n < constants.FEW_ROWS_OF_A_FEATURE * p
-    is_slow = has_conjugate_gradients and (has_few or (not of_folds and _is_dear_of_dense(problem)))
-    pays = width <= constants.MOST_WEIGHTS and not is_slow
-    if settings.metric == "hessian" or (automatic and pays):
-        why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
-        if not automatic:
-            why = f"metric={settings.metric!r} was asked for: {why}"
-        return Plan("svrg, hessian", why, size, _in_a_hessian, keeps_sparse=True)
-    why = f"a Hessian over {width:,} weights would cost more than it saves"
-    if has_conjugate_gradients or issparse(problem.features):
-        return _conjugate_gradients(problem, settings, why)
-    return _with_a_sample(problem, settings, why, most)
-
-
-def _exact_plan(problem: Problem, most: float) -> Plan | None:
-    """Return Newton's method on all rows, if their Hessian is small, or that of what they span.
-
-    Parameters
-    ----------
-    most : float
-        Rows that may be copied.
-    """
-    n, p = problem.features.shape
-    width, narrow = ((size + 1) * problem.loss.outputs for size in (p, n))
-    if n > most:
-        return None
-    if is_small(problem) and _has_small_hessian(n, width):
-        why = f"the Hessian of all {n:,} rows over {width:,} weights is small"
-        return Plan("newton", why, n, _exact)
-    if n < p and _has_small_hessian(n, narrow):
-        why = f"{n:,} rows span at most {n:,} of {p:,} dimensions"
-        return Plan("newton, rotated", why, n, _rotated)
-    return None
-
-
-def _has_small_hessian(n: int, width: int) -> bool:
-    is_cheap = float(n) * width * width <= constants.SMALL_HESSIAN
-    return is_cheap and width <= constants.MOST_WEIGHTS
-
-
-def _is_dear_of_dense(problem: Problem) -> bool:
-    """Return whether the sample's Hessian of dense rows costs more than it saves.
-
-    It has ten rows or more for each feature, and costs ten passes or more here. Conjugate
-    gradients are preconditioned by the Hessian of up to four rows for each, if the gradient falls
-    slowly. They multiply in float32, whose precision is enough if there is a penalty: with singular
-    values over 1e5 and no penalty, they took up to five times as long.
-    """
-    features: Any = problem.features
-    n, p = features.shape
-    is_tall = n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * p
-    is_once = problem.loss.is_quadratic  # the same everywhere
-    if issparse(features) or is_once or not is_tall or p * p <= constants.BLAS_GAIN * n:
-        return False
-    some = features[:: n // constants.LEAST_MEASURED_ROWS]
-    with np.errstate(over="ignore", invalid="ignore"):
-        variance = np.var(some, axis=0, dtype=np.float64).max()
-    return bool(problem.l2 > float(np.finfo(np.float32).eps) * variance)
-
-
-def _is_dear_of_sparse(problem: Problem, settings: Settings) -> bool:
-    """Return whether a Hessian's factor takes longer than a pass over sparse rows.
-
-    Conjugate gradients took 0.1 to 0.9 of its seconds with 300 to 600 columns then, whatever the
-    penalty and the scales of the columns. Without a penalty nothing but the factor proves.
-    """
-    features: Any = problem.features
-    outputs = problem.loss.outputs
-    factor = ((features.shape[1] + 1) * outputs) ** 3 / 3 / constants.BLAS_GAIN
-    one_pass = 2 * features.nnz * outputs
-    return settings.metric != "hessian" and problem.l2 > 0 and factor > one_pass
-
-
-def _in_a_hessian(
-    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-) -> Iterator[State]:
-    return HessianSteps(objective, sample).states(start)
-
-
-def _with_a_sample(problem: Problem, settings: Settings, why: str, most: float) -> Plan:
-    """Return the way by products with a sample's Hessian, its second moments, or in the dual."""
-    n, p = problem.features.shape
-
-    def method(
-        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
-    ) -> Iterator[State]:
-        def go_on(theta: NumPyArray) -> Iterator[State]:
-            return sample_krylov.states(objective, sample, theta, settings)
-
-        if sdca.is_for_classes(objective):
-            return sdca.states(objective, start, settings, rng, go_on)
-        return go_on(start)
-
-    size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * p)
-    if on_disk(problem.features):
-        size = max(size, n // constants.PART_OF_A_STEP)
-    return Plan("sample", why, int(min(n, most, size)), method)
-
-
-def _conjugate_gradients(problem: Problem, settings: Settings, why: str) -> Plan:
-    """Return the way for too many features for a Hessian: by conjugate gradients."""
-    is_sparse = issparse(problem.features)
-    n, p = problem.features.shape
-
-    def method(
-        objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
-    ) -> Iterator[State]:
-        turns = is_small(problem) and len(sample.rows) == n < p
-        tol, is_precise = settings.tol, settings.is_precise
-        if is_sparse:
-            states = krylov.states(objective, start, tol, is_precise, True)
-        else:
-            states = subspace.states(objective, start, tol, is_precise, rng)
-        for state in states:
-            yield state
-            # As many passes as rows have as many multiplications as the turn of the rows.
-            if turns and objective.passes > n:
-                break
-        else:
-            return
-        del states  # with its copy of the rows
-        yield from _rotated_after(objective, sample, start, rng)
-
-    # Dense rows have their coordinates from a sample.
-    size = 0 if is_sparse else min(n, constants.LEAST_ROWS)
-    return Plan("newton-cg", why, size, method)
-
-
-def _many_sparse_columns(problem: Problem, settings: Settings) -> Plan:
-    """Return the way to go for sparse rows with more columns than a Hessian can have."""
-    n, p = problem.features.shape
-    if settings.metric == "hessian":
-        raise ValueError(
-            f"metric='hessian' was asked for, and X is sparse and has {p:,} columns: a Hessian of "
-            "them does not fit; leave metric='auto'"
-        )
-    why = f"{n:,} sparse rows with {p:,} columns: no Hessian of them is factored"
-    features: Any = problem.features
-    is_long = features.nnz * problem.loss.outputs >= constants.LEAST_OF_DUAL
-    is_dual = problem.loss.has_classes and is_long and sdca.is_for(features, problem.l2)
-    if not is_dual:
-        return _conjugate_gradients(problem, settings, why)
-
-    def method(
-        objective: Objective, _: Sample, start: NumPyArray, rng: np.random.Generator
-    ) -> Iterator[State]:
-        def go_on(theta: NumPyArray) -> Iterator[State]:
-            return krylov.states(objective, theta, settings.tol, settings.is_precise, True)
-
-        return sdca.states(objective, start, settings, rng, go_on)
-
-    return Plan("sdca", why, 0, method)
-
-
-def _size_on_disk(problem: Problem, size: int, most: float) -> int:
-    """Return how many rows the sample has if they are on disk: the number that fits into memory.
-
-    Few are enough if a part of all rows is read.
-    """
-    rows: Any = rows_of(problem.features)
-    few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_A_PART * rows.shape[1])
-    if rows.is_on_disk and problem.loss.outputs == 1 and is_worth_while(rows, few):
-        size = min(size, few)
-    return int(min(size, most))
-
-
-def _with_l1(problem: Problem, settings: Settings) -> Plan:
-    """Return the way to go where the penalty has corners."""
-    n, p = problem.features.shape
-    width = (p + 1) * problem.loss.outputs
-    size = sample_size(n, p, problem.loss.outputs)
-    if issparse(problem.features):
-        size = min(size, constants.SAMPLE_NUMBERS // (p + 1))
-    size = int(min(size, rows_of_a_sample(room(problem), p)))
-    # If the sample has all rows, or rows are sparse, its Hessian costs more than it saves.
-    is_dense = not issparse(problem.features)
-    is_large = is_dense and size < n and float(n) * width * width > constants.SMALL_HESSIAN
-    if problem.loss.is_quadratic:
-        has_few = not on_disk(problem.features) and n * p <= constants.KEPT_NUMBERS
-        is_large = is_large and width > constants.WEIGHTS_OF_SQUARES and not has_few
-    if width <= constants.MOST_WEIGHTS and (is_large or settings.metric == "hessian"):
-        why = f"the Hessian over {width:,} weights is taken of {size:,} of {n:,} rows"
-        return Plan("svrg, hessian, proximal", why, size, Descent.of_a_sample)
-    why = f"few of {p:,} features matter, and the gradient of all {n:,} rows tells which"
-    as_they_are = issparse(problem.features) and p > constants.MOST_WEIGHTS
-    few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // p)
-    size = 0 if as_they_are else min(size, constants.LEAST_ROWS, few)
-    alone = not on_disk(problem.features)
-    return Plan(
-        "newton, proximal, working set", why, size, Descent.of_all_rows, measures_alone=alone
-    )
+def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None) -> Plan:
+    """Return the cheapest plan. After rows were drawn, it may draw only as many rows or none."""
+    costs = {
+        row: row.seconds(shape)
+        for row in TABLE
+        if row.can(shape) and row.name not in tried and drawn in (None, row.rows(shape))
+    }
+    row = min(costs, key=lambda each: costs[each])
+    in_order = sorted(costs, key=lambda each: costs[each])
+    each = ", ".join(f"{one.name} {costs[one]:.2g} s" for one in in_order)
+    why = f"the least of what the table says: {each}"
+    if len(costs) == 1:
+        why = f"for this shape it is the only one: it needs {row.needs}"
+    return Plan(row, shape, why, row.rows(shape), tried)
 
 
 def sample_size(n: int, p: int, outputs: int) -> int:
-    """Return how many rows the Hessian's sample has.
-
-    With this number the Hessian costs half as much as a pass: in BLAS, a multiplication of a
-    product of matrices costs a 32nd of one of a pass over rows for a single output, which waits for
-    memory. At least 20 rows per feature, 10 if 20 would cost three passes; at most 1,000, and a
-    quarter of the rows.
-    """
+    """Return the number of dense rows in a sample whose Hessian is factored."""
     like_a_pass = constants.SAMPLE_OF_A_PASS * n / (p * outputs)
     least = constants.ROWS_OF_A_FEATURE * p
     least = 2 * least if least <= 3 * like_a_pass else least
     return int(min(n, max(constants.LEAST_ROWS, least, min(like_a_pass, 1000 * p, n / 4))))
-
-
-def _exact(
-    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-) -> Iterator[State]:
-    """Newton's method on all rows."""
-    objective.moments = sample.moments()
-    for count, point in enumerate(newton.iterate(sample, start)):
-        snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
-        yield State(objective, snapshot, point.decrement, 1.0 + count, is_cheap=True)
-
-
-def _rotated(
-    objective: Objective, sample: Sample, start: NumPyArray, _: np.random.Generator
-) -> Iterator[State]:
-    r"""Newton's method in the space that the rows span.
-
-    With :math:`B = \\hat X \\Lambda^{-1/2}` and an orthonormal basis V of its rows, the rows
-    :math:`B V` have the same products, so that as many weights of penalty 1 as there are rows
-    stand for p (the representer theorem). Exact; without a penalty the answer is the one of least
-    norm among the optima, in units of the features' deviations.
-    """
-    used = objective.scaling.inverse > 0
-    penalty = objective.penalty[:-1]
-    free = not penalty[used].max(initial=0) > 0
-    weight = np.where(used, 1 / np.sqrt(1 if free else penalty), 0)
-    rows, span = (_spectrum if free else _triangle)(sample.rows[:, :-1] * weight)
-    width = rows.shape[1]
-    turned = Sample(
-        np.column_stack([rows, sample.rows[:, -1]]),
-        objective.target,
-        objective.share,
-        objective.loss,
-        np.append(np.full(width, 0.0 if free else 1.0), objective.penalty[-1]),
-        objective.workers,
-    )
-    # The certificate is that of the rotated problem: the same function, the same optimum.
-    rotated = replace(objective, penalty=turned.penalty, moments=turned.moments())
-
-    def back(theta: NumPyArray) -> NumPyArray:
-        return np.concatenate([(span(theta[:-1]).T * weight).T, theta[-1:]])
-
-    first = np.zeros((width + 1, *start.shape[1:]))
-    first[-1] = start[-1]
-    for count, point in enumerate(newton.iterate(turned, first)):
-        snapshot = Snapshot(point.theta, point.objective, point.gradient, point.scores)
-        yield State(rotated, snapshot, point.decrement, 1.0 + count, back, is_cheap=True)
-
-
-def _rotated_after(
-    objective: Objective, sample: Sample, start: NumPyArray, rng: np.random.Generator
-) -> Iterator[State]:
-    """Continue in the space that the rows span, after conjugate gradients."""
-    before = objective.passes
-    why = f"; after {before:,.0f} passes Newton's method continued in the space that the rows span"
-    for state in _rotated(objective, sample, start, rng):
-        yield replace(state, passes=before + state.passes, name="newton, rotated", why=why)
-
-
-_Span = tuple[NumPyArray, Callable[[NumPyArray], NumPyArray]]
-"""Rows in a basis of what they span, and what takes weights of these back."""
-
-
-def _triangle(scaled: NumPyArray) -> _Span:
-    """Turn rows by Householder's reflections: precise, however far apart the features' scales are.
-
-    The products of the rows would have the squares of the scales.
-    """
-    (reflections, factors), upper = scipy.linalg.qr(
-        scaled.T, mode="raw", overwrite_a=True, check_finite=False
-    )
-
-    def back(theta: NumPyArray) -> NumPyArray:
-        padded = np.zeros((scaled.shape[1], *theta.shape[1:]), order="F")
-        padded[: len(theta)] = theta
-        columns = padded.reshape(len(padded), -1, order="F")
-        apply = scipy.linalg.get_lapack_funcs("ormqr", (reflections, columns))
-        size = int(apply("L", "N", reflections, factors, columns, -1)[1][0])
-        turned = apply("L", "N", reflections, factors, columns, size)[0]
-        return np.asarray(turned.reshape(padded.shape))
-
-    return np.ascontiguousarray(upper[: len(scaled)].T), back
-
-
-def _spectrum(scaled: NumPyArray) -> _Span:
-    """Turn rows to the eigenvectors of their products, and leave out those of nothing."""
-    values, vectors = scipy.linalg.eigh(scaled @ scaled.T, check_finite=False)
-    kept = values > 1e-13 * values[-1]
-    root = np.sqrt(values[kept])
-    return vectors[:, kept] * root, lambda theta: scaled.T @ (vectors[:, kept] / root @ theta)

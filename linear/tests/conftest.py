@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from provenglm.plan import Plan, choose
 
 
 class _WithoutPytest(list):
@@ -23,3 +24,22 @@ def root_logger():
     root.handlers = list(handlers)
     root.setLevel(level)
     own.setLevel(own_level)
+
+
+@pytest.fixture
+def solve_together(monkeypatch):
+    """A function that has all folds solved together, or each by itself, whatever their size."""
+
+    def decide(together):
+        suits = property(lambda plan: together and not plan.shape.problem.loss.has_scale)
+        monkeypatch.setattr(Plan, "suits_folds", suits)
+
+        def chosen(problem, is_precise, folds, only):
+            plan = choose(problem, is_precise, folds, only)
+            if together and not plan.sample_size:  # they share a sample
+                return choose(problem, is_precise, folds, "sampled-newton")
+            return plan
+
+        monkeypatch.setattr("provenglm.path.solve_path.choose", chosen)
+
+    return decide

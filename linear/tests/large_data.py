@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 from provenglm import Chunks
-from provenglm.data import disk
-from provenglm.data.parts import FilePart, MappedPart
+from provenglm.rows import disk
+from provenglm.rows.parts import FilePart, MappedPart
 
 
 def mapped(path, X, **how):

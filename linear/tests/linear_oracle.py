@@ -5,12 +5,13 @@ others one column. Losses are written down as in a textbook, by SciPy's special 
 """
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.workers import Workers
 from scipy.special import expit, logsumexp, softmax
 
@@ -149,20 +150,22 @@ class Dense:
         return replace(self, X=self.X[rows], target=self.target[rows], share=share / share.sum())
 
     def newton(self, theta, ridge=1e-12):
-        """Newton, steps halved or doubled: yields (theta, value, decrement), from the start on."""
+        """Newton with a line search: yields (theta, value, decrement), from the start on."""
         while True:
             gradient, value = self.gradient(theta).ravel(), self.value(theta)
-            step = np.linalg.solve(ridged(self.hessian(theta), ridge), gradient)
+            # The loss of classes does not see a shift of all intercepts: of least norm.
+            step = np.linalg.lstsq(ridged(self.hessian(theta), ridge), gradient, rcond=1e-14)[0]
             decrement = 0.5 * gradient @ step
             yield theta, value, decrement
-            step, length = step.reshape(theta.shape), 1.0
-            while self.value(theta - length * step) > value - 2e-4 * length * decrement:
-                length /= 2
-            while length >= 1 and (
-                self.value(theta - 2 * length * step) < self.value(theta - length * step)
-            ):
-                length *= 2
-            theta = theta - length * step
+            step = step.reshape(theta.shape)
+            theta = theta - length_along(*self.along(theta, -step)) * step
+
+    def along(self, theta, step):
+        """The value and the slope along a step, as functions of its length."""
+        return (
+            lambda length: self.value(theta + length * step),
+            lambda length: float(np.vdot(self.gradient(theta + length * step), step)),
+        )
 
     def minimum(self, theta, steps=200):
         """Newton's method to rounding, with halved steps; singular directions stay as they are."""
@@ -190,6 +193,41 @@ class Dense:
         far = np.abs(self.scores(theta)[:, 0] - self.target)
         weight = np.minimum(1, self.loss.epsilon / np.maximum(far, self.loss.epsilon))
         return (self.X.T * (weight * self.share)) @ self.X
+
+
+def length_along(value, slope, is_end_known=False):
+    """The first length tried whose slope is at most 0.3 of that at 0, and no higher than the start.
+
+    Where the end of the whole step is known beforehand, that is enough if it is lower, and most of
+    the slope is gone; else it is the first place that is tried.
+    """
+    at_0, start = slope(0.0), value(0.0)
+    if is_end_known and value(1.0) < start and slope(1.0) >= 0.7 * at_0:
+        return 1.0
+    low, high, length, signs = (0.0, at_0), None, 1.0, []
+    is_tried = not is_end_known
+    while True:
+        here = slope(length)
+        is_no_higher = here <= 0 or value(length) <= start
+        if is_tried and abs(here) <= 0.3 * abs(at_0) and is_no_higher:
+            return length
+        low, high = ((length, here), high) if here < 0 else (low, (length, here))
+        signs += [here < 0] * is_tried
+        if not is_tried:
+            is_tried = True
+            length = 2.0 if high is None else _between(low, high)
+        elif high is None:
+            length *= 2
+        else:
+            # Illinois: an end counts half for each time but the first that it has stayed.
+            halves = 0.5 ** (len(list(next(groupby(reversed(signs)))[1])) - 1)
+            of_low, of_high = (1.0, halves) if here < 0 else (halves, 1.0)
+            length = _between((low[0], of_low * low[1]), (high[0], of_high * high[1]))
+
+
+def _between(low, high):
+    part = np.clip(low[1] / (low[1] - high[1]), 0.05, 0.95)
+    return low[0] + (high[0] - low[0]) * part
 
 
 def ridged(hessian, ridge):

@@ -1,6 +1,6 @@
 """Objectives of linear models and their least values in long double, after the textbook formulas.
 
-Nothing is shared with the package. F(W, b) = sum_i s_i l(x_i W + b, y_i) + l2 / 2 ||W||^2
+Nothing is shared with the package. F(W, b) = sum_i s_i l(x_i W + b + o_i, y_i) + l2 / 2 ||W||^2
 + l1 ||W||_1; Huber's loss has its best scale. Features are centred and scaled in long double, so
 that a column whose mean is 1e13 times its deviation keeps its digits.
 """
@@ -12,8 +12,8 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.tweedie import Tweedie
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.tweedie import Tweedie
 
 LONG = np.longdouble
 UNIT = 2.0**-53
@@ -79,6 +79,7 @@ class LongDouble:
     l1: np.ndarray
     center: np.ndarray
     scale: np.ndarray
+    offset: np.ndarray | float = 0.0
 
     @classmethod
     def of(
@@ -89,8 +90,10 @@ class LongDouble:
         loss: Loss,
         penalty: tuple[float, float],
         has_intercept: bool,
+        offset: np.ndarray | None = None,
     ) -> LongDouble:
         weight = np.ones(len(target)) if weight is None else weight
+        offset = np.zeros((len(target), 1)) if offset is None else offset.reshape(len(target), -1)
         kept = weight > 0
         rows, share = dense[kept].astype(LONG), weight[kept].astype(LONG)
         share /= share.sum()
@@ -102,7 +105,8 @@ class LongDouble:
         ones = np.full((len(rows), 1), LONG(has_intercept))
         l2, l1 = (np.append(LONG(x) / scale**k, 0) for x, k in zip(penalty, (2, 1), strict=True))
         rows = np.hstack([(rows - center) / scale, ones])
-        return cls(rows, target[kept], share, loss, l2, l1, center, scale)
+        offset = offset[kept].astype(LONG)
+        return cls(rows, target[kept], share, loss, l2, l1, center, scale, offset)
 
     def theta_of(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """Return theta of the user's coefficients, (p, K) and (K,)."""
@@ -116,8 +120,11 @@ class LongDouble:
     def single(self) -> np.ndarray:
         return self.rows.astype(float)
 
+    def scores(self, theta: np.ndarray) -> np.ndarray:
+        return self.rows @ theta + self.offset
+
     def value(self, theta: np.ndarray) -> float:
-        scores = self.rows @ theta
+        scores = self.scores(theta)
         if isinstance(self.loss, Huber):
             loss = with_best_scale(scores[:, 0] - self.target, self.share, self.loss.epsilon)[0]
         else:
@@ -128,7 +135,7 @@ class LongDouble:
 
     def rounding(self, theta: np.ndarray) -> float:
         """Return the error that F may have in float64, in these coordinates."""
-        scores = self.rows @ theta
+        scores = self.scores(theta)
         one = self
         if isinstance(self.loss, Huber):
             scale = with_best_scale(scores[:, 0] - self.target, self.share, self.loss.epsilon)[1]
@@ -138,7 +145,7 @@ class LongDouble:
         raw = self.rows[:, :-1] * self.scale + self.center
         is_near = np.abs(self.center) <= 1e5 * raw.std(axis=0)
         beside = np.where(is_near, np.abs(self.center / self.scale), 0) @ np.abs(theta[:-1])
-        sizes = np.abs(self.rows) @ np.abs(theta) + beside
+        sizes = np.abs(self.rows) @ np.abs(theta) + beside + np.abs(self.offset)
         moved = self.share @ (np.abs(residual) * sizes).sum(axis=1)
         if self.loss.has_classes:  # a logarithm of a sum has the digits of the largest score
             moved += self.share @ np.abs(scores).max(axis=1)
@@ -148,11 +155,12 @@ class LongDouble:
     def with_scale(self, scale: float) -> LongDouble:
         """Return the problem of Huber's loss for one scale, whose F is sigma (1/2 + its own)."""
         scale = LONG(max(scale, 1e-300))
-        return replace(self, target=self.target / scale, l2=self.l2 * scale)
+        target, offset = self.target / scale, self.offset / scale
+        return replace(self, target=target, l2=self.l2 * scale, offset=offset)
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient of the smooth part, (w, K), and the Hessian, (w K, w K)."""
-        scores = self.rows @ theta
+        scores = self.scores(theta)
         _, residual, second = parts_of_loss(self.loss, scores, self.target)
         gradient = self.rows.T @ (self.share[:, None] * residual) + self.l2[:, None] * theta
         w, k = theta.shape
@@ -211,7 +219,8 @@ class LongDouble:
 
     def _plain(self, theta: np.ndarray) -> float:
         """Return F; of Huber's loss for a scale of 1."""
-        found = self.share @ parts_of_loss(self.loss, self.rows @ theta, self.target)[0]
+        with np.errstate(over="ignore"):
+            found = self.share @ parts_of_loss(self.loss, self.scores(theta), self.target)[0]
         found += self.l2 @ (theta**2).sum(axis=1) / 2 + self.l1 @ np.abs(theta).sum(axis=1)
         return found if found == found else LONG(np.inf)
 
@@ -237,7 +246,8 @@ class LongDouble:
         one = replace(self, rows=self.rows[:, -1:], l2=self.l2[-1:], l1=self.l1[-1:])
         found = []
         for start in starts:
-            here = np.reshape(start, (1, -1)).astype(LONG)
+            offset = self.share @ (self.offset + np.zeros((len(self.share), 1), LONG))
+            here = np.reshape(start, (1, -1)).astype(LONG) - offset
             found.append(one._least(here))
         value, last = min(found, key=lambda pair: pair[0])
         theta[-1] = last[-1]
@@ -249,7 +259,7 @@ class LongDouble:
             return self.newton(theta)
         best, where = self.value(theta), theta
         for _ in range(100):
-            residual = (self.rows @ where)[:, 0] - self.target
+            residual = self.scores(where)[:, 0] - self.target
             scale = with_best_scale(residual, self.share, self.loss.epsilon)[1]
             if not scale > 0:
                 break

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from long_double import LongDouble
-from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm import Chunks, GLMClassifier, GLMRegressor, constants
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy import sparse
 from scipy.optimize import minimize_scalar
 from sklearn.exceptions import ConvergenceWarning
@@ -37,7 +37,7 @@ LOSSES: list[Loss] = [
     *(Logistic(), Softmax(3), Softmax(6), Squared(), Poisson()),
     *(Tweedie(1.5), Gamma(), Tweedie(1.05)),
 ]
-KINDS = ["l2", "l1", "huber", "disk", "hostile"]
+KINDS = ["l2", "l1", "huber", "disk", "hostile", "offset"]
 MAX_TIME = 20.0
 UNIT = 2.0**-53
 
@@ -48,14 +48,15 @@ class Limits(NamedTuple):
     multiplications: float
     weights: int
     rows: int
-    of_dual: int
+    compiled: float
 
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "LEAST_OF_DUAL"
+        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "COMPILED", "SMALL_DATA"
         before = [getattr(constants, name) for name in names]
-        for name, value in zip(names, self, strict=True):
+        numbers = constants.SMALL_DATA if self.multiplications else 0
+        for name, value in zip(names, (*self, numbers), strict=True):
             setattr(constants, name, value)
         try:
             yield
@@ -117,12 +118,12 @@ class Random(NamedTuple):
             "random_state": seed,
         }
         if self.is_classification:
-            return SVRGClassifier(C=self.strength, **settings)
+            return GLMClassifier(C=self.strength, **settings)
         if isinstance(self.loss, Tweedie):
             settings["power"] = self.loss.power
         if isinstance(self.loss, Huber):
             settings["epsilon"] = self.loss.epsilon
-        return SVRGRegressor(self.loss.name, alpha=self.strength, **settings)
+        return GLMRegressor(self.loss.name, alpha=self.strength, **settings)
 
     def fitted(self, seed: int) -> Any:
         given = {} if self.offset is None else {"offset": self.offset}
@@ -155,6 +156,8 @@ def problem(seed: int, kind: str = "l2") -> Random:
         return one._replace(l1_ratio=float(random.choice([1, 0.9, 0.5, 0.05])))
     if kind == "disk":
         return one._replace(is_on_disk=True)
+    if kind == "offset":
+        return _with_offset(one, random)
     if kind == "huber":
         n = len(one.dense)
         signal = one.dense @ (random.standard_normal(one.dense.shape[1]) / _scale(one.dense))
@@ -168,6 +171,33 @@ def problem(seed: int, kind: str = "l2") -> Random:
             offset=None if one.offset is None else random.standard_normal(n),
         )
     return one
+
+
+def _with_offset(one: Random, random: np.random.Generator) -> Random:
+    """Give a problem offsets; of three or more classes a column for each."""
+    n, loss = len(one.dense), one.loss
+    size, common = random.choice([0.3, 2, 20]), random.choice([0, 10, -1000])
+    if loss.has_logarithm and not one.has_intercept:
+        common = 0
+    if one.offset is None:
+        shape = (n, loss.outputs) if loss.outputs > 1 else n
+        offset = size * random.standard_normal(shape) + common
+        target = one.target
+        if loss.has_classes:
+            # Labels follow them: else nothing but they is seen.
+            utility = offset - offset.mean(axis=0) + random.logistic(size=shape)
+            follows = random.random(n) < 0.5
+            own = utility.argmax(axis=1) if loss.outputs > 1 else utility > 0
+            target = np.where(follows, own, target).astype(target.dtype)
+            target[: 2 * loss.outputs] = one.target[: 2 * loss.outputs]
+        elif loss.has_logarithm:
+            offset = offset / 5
+            target = target * np.exp(offset - offset.mean())
+        else:
+            target = target + offset
+        one = one._replace(target=target, offset=offset)
+    l1_ratio = float(random.choice([0, 0, 1, 0.5])) * (not isinstance(loss, Huber))
+    return one._replace(l1_ratio=l1_ratio, is_on_disk=bool(random.random() < 0.2))
 
 
 def _scale(rows: np.ndarray) -> np.ndarray:
@@ -216,7 +246,7 @@ def _with_l2(seed: int) -> Random:
             float(random.choice([1e8, 1e3, 0])),
             int(random.choice([3000, 3000, 0])),
             int(random.choice([2000, 20])),
-            int(random.choice([constants.LEAST_OF_DUAL, 0])),
+            float(random.choice([constants.COMPILED, 0])),
         ),
     )
 
@@ -306,7 +336,7 @@ def _hostile(seed: int) -> Random:
             float(random.choice([1e8, 1e8, 0])),
             constants.MOST_WEIGHTS,
             int(random.choice([2000, 20])),
-            int(random.choice([constants.LEAST_OF_DUAL, 0])),
+            float(random.choice([constants.COMPILED, 0])),
         ),
         l1_ratio=float(random.choice([1, 0.99, 0.5, 0.05])) if has_l1 else 0.0,
         is_on_disk=bool(random.random() < 0.05) and not sparse.issparse(rows),
@@ -516,6 +546,7 @@ def judged_precisely(
         problem.loss,
         (problem.l2, problem.l1),
         problem.has_intercept,
+        problem.offset,
     )
     with np.errstate(all="ignore"):
         at = one.theta_of(theta[:-1], theta[-1])

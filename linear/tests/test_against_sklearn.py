@@ -11,7 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor
+from provenglm import GLMClassifier, GLMRegressor
 from scipy.optimize import root
 from scipy.special import expit
 from sklearn.base import clone
@@ -88,7 +88,7 @@ def test_logistic_regression(dtype, given, shares, units, C, classes):
     counts = np.bincount(y)
     assert (counts.max() > 4 * counts.min()) == (shares == "skewed")
     weight = weights_of(given, len(y))
-    model = fitted(SVRGClassifier(C, tol=TIGHT), X, y, weight)
+    model = fitted(GLMClassifier(C, tol=TIGHT), X, y, weight)
     peer = LogisticRegression(C=C, solver="newton-cholesky", tol=1e-12, max_iter=1000)
     fitted(peer, X.astype(np.float64), y, weight)
     assert difference(model, peer, X) < TOLERANCE
@@ -101,7 +101,7 @@ def test_ridge(dtype, given, shares, units, alpha):
     y = target(X, shares)
     weight = weights_of(given, len(y))
     total = len(y) if weight is None else weight.sum()
-    model = fitted(SVRGRegressor(alpha=alpha, tol=TIGHT), X, y, weight)
+    model = fitted(GLMRegressor(alpha=alpha, tol=TIGHT), X, y, weight)
     peer = Ridge(alpha=alpha * total, solver="svd").fit(X.astype(np.float64), y, weight)
     assert difference(model, peer, X) < TOLERANCE
 
@@ -114,7 +114,7 @@ def test_poisson_regressor(dtype, given, shares, units, alpha):
     y = np.random.default_rng(9).poisson(mean)
     assert (np.mean(y == 0) > 0.5) == (shares == "skewed")
     weight = weights_of(given, len(y))
-    model = fitted(SVRGRegressor("poisson", alpha=alpha, tol=TIGHT), X, y, weight)
+    model = fitted(GLMRegressor("poisson", alpha=alpha, tol=TIGHT), X, y, weight)
     peer = PoissonRegressor(alpha=alpha, solver="newton-cholesky", tol=1e-12, max_iter=1000)
     fitted(peer, X.astype(np.float64), y, weight)
     assert difference(model, peer, X) < TOLERANCE
@@ -129,12 +129,12 @@ def test_tweedie_regressor(dtype, given, shares, units, alpha, power):
     rng = np.random.default_rng(9)
     y = rng.gamma(2, mean / 2) * (1 if power == 2 else rng.random(len(mean)) < 0.7)
     weight = weights_of(given, len(y))
-    model = fitted(SVRGRegressor("tweedie", power=power, alpha=alpha, tol=TIGHT), X, y, weight)
+    model = fitted(GLMRegressor("tweedie", power=power, alpha=alpha, tol=TIGHT), X, y, weight)
     settings = {"alpha": alpha, "solver": "newton-cholesky", "tol": 1e-12, "max_iter": 1000}
     peer = fitted(TweedieRegressor(power=power, link="log", **settings), X.astype(float), y, weight)
     assert difference(model, peer, X) < TOLERANCE
     if power == 2:
-        of_gamma = fitted(SVRGRegressor("gamma", alpha=alpha, tol=TIGHT), X, y, weight)
+        of_gamma = fitted(GLMRegressor("gamma", alpha=alpha, tol=TIGHT), X, y, weight)
         np.testing.assert_array_equal(of_gamma.coef_, model.coef_)
         peer = fitted(GammaRegressor(**settings), X.astype(float), y, weight)
         assert difference(of_gamma, peer, X) < TOLERANCE
@@ -170,7 +170,7 @@ def test_huber_regressor(dtype, given, shares, units, epsilon):
     y = target(X, shares)
     weight = weights_of(given, len(y))
     total = len(y) if weight is None else weight.sum()
-    model = fitted(SVRGRegressor("huber", alpha=1e-3, epsilon=epsilon, tol=TIGHT), X, y, weight)
+    model = fitted(GLMRegressor("huber", alpha=1e-3, epsilon=epsilon, tol=TIGHT), X, y, weight)
     peer = HuberRegressor(epsilon=epsilon, alpha=1e-3 * total, tol=1e-12, max_iter=10_000)
     to_the_end(fitted(peer, X.astype(np.float64), y, weight), X.astype(np.float64), y, weight)
     assert difference(model, peer, X) < TOLERANCE
@@ -198,10 +198,10 @@ def large():
 
 
 LARGE = {
-    "classifier": (SVRGClassifier(C=0.1), lambda z, rng: rng.random(len(z)) < expit(z)),
-    "squared": (SVRGRegressor(alpha=1e-3), lambda z, rng: z + rng.normal(size=len(z))),
-    "huber": (SVRGRegressor("huber", alpha=1e-3), lambda z, rng: z + rng.standard_t(2, len(z))),
-    "poisson": (SVRGRegressor("poisson", alpha=1e-3), lambda z, rng: rng.poisson(np.exp(z / 2))),
+    "classifier": (GLMClassifier(C=0.1), lambda z, rng: rng.random(len(z)) < expit(z)),
+    "squared": (GLMRegressor(alpha=1e-3), lambda z, rng: z + rng.normal(size=len(z))),
+    "huber": (GLMRegressor("huber", alpha=1e-3), lambda z, rng: z + rng.standard_t(2, len(z))),
+    "poisson": (GLMRegressor("poisson", alpha=1e-3), lambda z, rng: rng.poisson(np.exp(z / 2))),
 }
 
 
@@ -221,7 +221,7 @@ def test_weights_are_repeated_rows_and_zero_leaves_out(large_case):
     model, X, y = large_case
     weight = np.random.default_rng(13).integers(0, 3, len(y))
     weighted = again(model, X, y, weight)
-    if isinstance(model, SVRGClassifier):
+    if isinstance(model, GLMClassifier):
         assert weighted.objective_ > 0
     repeated = again(model, X.repeat(weight, axis=0), y.repeat(weight))
     # Two ways to the same optimum, each to a relative gap of 1e-11: half the digits, less one.

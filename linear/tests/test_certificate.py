@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import random_problems
-from provenglm import SVRGClassifier
-from provenglm.certificate import Certificate, Model, Point
-from provenglm.data.rows import rows_of
-from provenglm.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
-from provenglm.objective import Objective, Scaling
-from provenglm.sample import Sample
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm import GLMClassifier
+from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
+from provenglm.model.objective import Objective, Scaling
+from provenglm.model.sample import Sample
+from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.proof.certificate import Certificate, Model, Point
+from provenglm.rows.kinds import rows_of
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 
@@ -253,8 +253,8 @@ def test_a_fit_on_raw_scales_has_a_gap_as_small_as_tol(strength: float) -> None:
     X += 3 * X.std(axis=0)
     scores = ((X - X.mean(axis=0)) / X.std(axis=0)) @ random.standard_normal(20)
     y = random.random(20_000) < 1 / (1 + np.exp(-scores))
-    model = SVRGClassifier(C=strength).fit(X, y)
-    exact = SVRGClassifier(C=strength, tol=1e-13).fit(X, y)
+    model = GLMClassifier(C=strength).fit(X, y)
+    exact = GLMClassifier(C=strength, tol=1e-13).fit(X, y)
     assert model.objective_ - exact.objective_ <= model.gap_ + 1e-14
     assert model.gap_ <= 1e-6 * (np.log(2) - model.objective_)
 

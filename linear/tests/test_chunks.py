@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-from provenglm import Chunks, SVRGClassifier, SVRGRegressor, constants
-from provenglm.data import chunks, disk, parts
+from provenglm import Chunks, GLMClassifier, GLMRegressor, constants
+from provenglm.rows import chunks, disk, parts
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
@@ -36,16 +36,16 @@ def test_what_chunks_are():
     assert (len(data), data.size, data.nbytes, data.ndim) == (N, N * P, 8 * N * P, 2)
     assert data.lengths == np.diff(large_data.cuts(N)).tolist()
     assert repr(data) == "Chunks(4 chunks, 400 x 3, float64)"
-    message = "copy of all rows: .*SVRGClassifierCV or SVRGRegressorCV"
+    message = "copy of all rows: .*GLMClassifierCV or GLMRegressorCV"
     with pytest.raises(TypeError, match=message):
         np.asarray(data)
     with pytest.raises(TypeError, match=message):
-        cross_val_score(SVRGRegressor(), data, np.zeros(len(data)))
+        cross_val_score(GLMRegressor(), data, np.zeros(len(data)))
 
 
 def test_a_single_one_and_frames(tmp_path):
     np.save(tmp_path / "x.npy", X)
-    expected = SVRGClassifier().fit(X, Y).coef_
+    expected = GLMClassifier().fit(X, Y).coef_
     frame = pd.DataFrame(X, columns=list("abc"))
     mixed = frame.assign(d=np.arange(N)).convert_dtypes()
     for given in (
@@ -55,11 +55,11 @@ def test_a_single_one_and_frames(tmp_path):
         frame,
         [frame[:100], frame[100:]],
     ):
-        model = SVRGClassifier().fit(Chunks(given), Y)
+        model = GLMClassifier().fit(Chunks(given), Y)
         np.testing.assert_allclose(model.coef_, expected, rtol=1e-12)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     assert np.array_equal(model.predict(frame), model.predict(Chunks(frame)))
-    with pytest.raises(ValueError, match="column 0 of X is 'c', and SVRGClassifier was fitted"):
+    with pytest.raises(ValueError, match="column 0 of X is 'c', and GLMClassifier was fitted"):
         model.predict(Chunks(frame[list("cba")]))
     assert Chunks(mixed).dtype == np.float64
 
@@ -97,9 +97,9 @@ def test_the_strips_of_a_split_come_from_all_over_the_data():
 def test_a_split_of_sparse_chunks_and_a_fit():
     sparse = [scipy.sparse.csr_array(piece) for piece in large_data.pieces(X)]
     train, test, y, y_test = Chunks(sparse).train_test_split(Y, random_state=0)
-    model = SVRGClassifier().fit(train, y)
+    model = GLMClassifier().fit(train, y)
     _, _, rows, _ = Chunks(X).train_test_split(np.arange(N), random_state=0)
-    np.testing.assert_allclose(model.coef_, SVRGClassifier().fit(X[rows], Y[rows]).coef_, 1e-9)
+    np.testing.assert_allclose(model.coef_, GLMClassifier().fit(X[rows], Y[rows]).coef_, 1e-9)
     assert model.score(test, y_test) > 0.6
 
 
@@ -119,7 +119,7 @@ def test_splits_that_cannot_be(arrays, settings, words):
 def test_files_are_sent_to_another_process(tmp_path):
     np.save(tmp_path / "x.npy", X)
     data = pickle.loads(pickle.dumps(Chunks([tmp_path / "x.npy"])))
-    assert np.array_equal(SVRGClassifier().fit(data, Y).coef_, SVRGClassifier().fit(X, Y).coef_)
+    assert np.array_equal(GLMClassifier().fit(data, Y).coef_, GLMClassifier().fit(X, Y).coef_)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_limit_that_is_too_low(monkeypatch):
         Chunks([X], memory_limit="1 MB")
     monkeypatch.setattr(chunks, "LEAST_MEMORY", 1000)
     with pytest.raises(ValueError, match=r"labels and scores of 400 rows need 0: give at least"):
-        SVRGClassifier().fit(Chunks([X], memory_limit=1000), Y)
+        GLMClassifier().fit(Chunks([X], memory_limit=1000), Y)
 
 
 REFUSED = {
@@ -228,37 +228,35 @@ def test_a_value_that_is_not_finite(tmp_path, value):
     name = "NaN" if np.isnan(value) else "inf"
     for form in ("chunks", "files", "both"):
         # Chunk 2 begins with row 133.
-        words = (
-            rf"X has {name} in row 150, column 1 \(row 17 of chunk 2\), and SVRGClassifier needs"
-        )
+        words = rf"X has {name} in row 150, column 1 \(row 17 of chunk 2\), and GLMClassifier needs"
         with pytest.raises(ValueError, match=words):
-            SVRGClassifier().fit(data[form], Y)
+            GLMClassifier().fit(data[form], Y)
     with pytest.raises(ValueError, match=rf"X has {name} in row 150, column 1, and"):
-        SVRGRegressor().fit(data["memmap"], Y)
+        GLMRegressor().fit(data["memmap"], Y)
 
 
 def test_numbers_whose_squares_overflow():
     far = X.copy()
     far[399, 2] = 1e200
     with pytest.raises(ValueError, match=r"1e\+200 in row 399, column 2 \(row 199 of chunk 3\)"):
-        SVRGClassifier().fit(Chunks(large_data.pieces(far)), Y)
+        GLMClassifier().fit(Chunks(large_data.pieces(far)), Y)
 
 
 def test_labels_in_a_list():
     data = Chunks(large_data.pieces(X))
     weight = np.arange(N) % 3.0
-    model = SVRGClassifier().fit(data, large_data.pieces(Y), large_data.pieces(weight))
-    assert np.array_equal(model.coef_, SVRGClassifier().fit(X, Y, weight).coef_)
+    model = GLMClassifier().fit(data, large_data.pieces(Y), large_data.pieces(weight))
+    assert np.array_equal(model.coef_, GLMClassifier().fit(X, Y, weight).coef_)
     names = np.where(Y, "yes", "no")
-    named = SVRGClassifier().fit(data, large_data.pieces(names))
-    assert named.score(data, names) == SVRGClassifier().fit(X, Y).score(X, Y)
+    named = GLMClassifier().fit(data, large_data.pieces(names))
+    assert named.score(data, names) == GLMClassifier().fit(X, Y).score(X, Y)
 
 
 def test_a_chunk_with_one_class():
     order = np.argsort(Y, kind="stable")
     data = Chunks(large_data.pieces(X[order]))
-    model = SVRGClassifier().fit(data, large_data.pieces(Y[order]))
-    assert np.array_equal(model.coef_, SVRGClassifier().fit(X[order], Y[order]).coef_)
+    model = GLMClassifier().fit(data, large_data.pieces(Y[order]))
+    assert np.array_equal(model.coef_, GLMClassifier().fit(X[order], Y[order]).coef_)
 
 
 @pytest.mark.parametrize(
@@ -274,12 +272,12 @@ def test_a_chunk_with_one_class():
 )
 def test_labels_that_are_no_chunks(wrong, words):
     with pytest.raises(ValueError, match=words):
-        SVRGClassifier().fit(Chunks(large_data.pieces(X)), wrong(large_data.pieces(Y)))
+        GLMClassifier().fit(Chunks(large_data.pieces(X)), wrong(large_data.pieces(Y)))
 
 
 def test_another_width_in_predict():
-    model = SVRGClassifier().fit(Chunks([X]), Y)
-    with pytest.raises(ValueError, match="X has 2 features, but SVRGClassifier is expecting 3"):
+    model = GLMClassifier().fit(Chunks([X]), Y)
+    with pytest.raises(ValueError, match="X has 2 features, but GLMClassifier is expecting 3"):
         model.predict(Chunks([X[:, :2].copy()]))
     # And an array after chunks.
     assert np.array_equal(model.predict(X), model.predict(Chunks([X])))
@@ -306,7 +304,7 @@ def test_a_file_that_changes(tmp_path, case):
     data = Chunks([tmp_path / "x.npy"])
     change(tmp_path / "x.npy")
     with pytest.raises(OSError, match=words):
-        SVRGClassifier().fit(data, Y)
+        GLMClassifier().fit(data, Y)
 
 
 def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
@@ -325,15 +323,15 @@ def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(parts.FilePart, "read", shrinking)
     with pytest.raises(OSError, match=r"has 200 bytes, and had 9,728 since it was opened: do not"):
-        SVRGClassifier().fit(data, Y)
+        GLMClassifier().fit(data, Y)
 
 
 def test_a_mapping_whose_file_is_gone_is_read_through_it(tmp_path):
     mapped = large_data.mapped(tmp_path / "x.npy", X)
     os.remove(tmp_path / "x.npy")
     assert large_data.read_as(mapped) == {parts.MappedPart}
-    model = SVRGClassifier().fit(mapped, Y)
-    assert np.array_equal(model.coef_, SVRGClassifier().fit(X, Y).coef_)
+    model = GLMClassifier().fit(mapped, Y)
+    assert np.array_equal(model.coef_, GLMClassifier().fit(X, Y).coef_)
 
 
 def test_a_mapping_whose_name_has_another_file(tmp_path):
@@ -341,7 +339,7 @@ def test_a_mapping_whose_name_has_another_file(tmp_path):
     np.save(tmp_path / "y.npy", X + 1)
     os.replace(tmp_path / "y.npy", tmp_path / "x.npy")
     assert large_data.read_as(mapped) == {parts.MappedPart}
-    assert np.array_equal(SVRGClassifier().fit(mapped, Y).coef_, SVRGClassifier().fit(X, Y).coef_)
+    assert np.array_equal(GLMClassifier().fit(mapped, Y).coef_, GLMClassifier().fit(X, Y).coef_)
 
 
 VIEWS = {
@@ -389,7 +387,7 @@ def test_changes_of_a_private_copy_are_seen(tmp_path):
     mapped = large_data.mapped(tmp_path / "x.npy", np.zeros_like(X))
     mapped = np.load(tmp_path / "x.npy", mmap_mode="c")
     mapped[:] = X
-    assert np.array_equal(SVRGClassifier().fit(mapped, Y).coef_, SVRGClassifier().fit(X, Y).coef_)
+    assert np.array_equal(GLMClassifier().fit(mapped, Y).coef_, GLMClassifier().fit(X, Y).coef_)
 
 
 def test_pages_of_a_mapping_are_given_back(tmp_path, monkeypatch):
@@ -422,8 +420,8 @@ def test_sparse_chunks():
     data = Chunks(pieces)
     assert data.is_sparse
     assert data.shape == matrix.shape
-    model = SVRGClassifier().fit(data, large_data.pieces(Y))
-    peer = SVRGClassifier().fit(matrix, Y)
+    model = GLMClassifier().fit(data, large_data.pieces(Y))
+    peer = GLMClassifier().fit(matrix, Y)
     assert np.array_equal(model.coef_, peer.coef_)
     assert np.array_equal(model.predict(data), peer.predict(matrix))
 
@@ -439,7 +437,7 @@ def test_sparse_chunks_that_are_refused():
     data = Chunks(pieces, memory_limit="64 MB")
     data.memory_limit = 100
     with pytest.raises(ValueError, match="sparse chunks are joined to one matrix"):
-        SVRGClassifier().fit(data, Y)
+        GLMClassifier().fit(data, Y)
 
 
 # --- The thread ahead -------------------------------------------------------------------------
@@ -468,7 +466,7 @@ def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
         return read(self, *given)
 
     monkeypatch.setattr(parts.FilePart, "read", interrupting)
-    model = SVRGClassifier(metric="hessian", tol=1e-12, random_state=0)
+    model = GLMClassifier(tol=1e-12, random_state=0)
     try:
         with pytest.warns(match="interrupted"):
             model.fit(data, y)
@@ -503,13 +501,13 @@ def test_a_chunk_of_the_users_own():
     X = np.concatenate([part.read(0, len(part.numbers)) for part in halves.parts])
     y = X[:, 0] + rng.normal(size=900)
     for model, target in (
-        (SVRGClassifier(tol=1e-10), y > 0),
-        (SVRGRegressor(tol=1e-10, alpha=0.1), y),
-        (SVRGRegressor(tol=1e-10, alpha=0.1, l1_ratio=1.0), y),
+        (GLMClassifier(tol=1e-10), y > 0),
+        (GLMRegressor(tol=1e-10, alpha=0.1), y),
+        (GLMRegressor(tol=1e-10, alpha=0.1, l1_ratio=1.0), y),
     ):
         wanted = clone(model).fit(X, target)
         np.testing.assert_allclose(model.fit(halves, target).coef_, wanted.coef_, atol=1e-5)
         np.testing.assert_allclose(model.predict(halves), model.predict(X), rtol=1e-5)
     train, test, y_train, y_test = halves.train_test_split(y, random_state=0)
-    assert SVRGRegressor(alpha=0.1).fit(train, y_train).score(test, y_test) > 0.3
+    assert GLMRegressor(alpha=0.1).fit(train, y_train).score(test, y_test) > 0.3
     assert Chunks(Halves(rows)).shape == (900, 4)

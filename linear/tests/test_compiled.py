@@ -64,8 +64,8 @@ def test_two_processes_that_compile_at_once_do_not_mix_up_their_code(tmp_path):
 @pytest.mark.full
 @pytest.mark.long
 def test_the_loops_are_plain_python_where_the_compiler_is_off():
-    code = "from provenglm import descent_kernels, sdca_kernels\n"
-    code += "print(type(descent_kernels.measure), type(sdca_kernels.softmax))"
+    code = "from provenglm.methods import descent_kernels, dual_kernels\n"
+    code += "print(type(descent_kernels.measure), type(dual_kernels.softmax))"
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
@@ -121,7 +121,7 @@ def test_compiled_code_needs_no_cache(tmp_path, why):
 INTERRUPTED = """
 import builtins, os, signal, sys, warnings
 import numpy as np
-from provenglm import SVRGClassifier, SVRGRegressor
+from provenglm import GLMClassifier, GLMRegressor
 warnings.simplefilter("ignore")
 real, seen = builtins.__import__, []
 
@@ -135,8 +135,8 @@ def interrupted(name, *args, **kwargs):
 
 builtins.__import__ = interrupted
 rng = np.random.default_rng(0)
-X = rng.normal(size=(60, 5))
-model = SVRGRegressor(alpha=0.1, l1_ratio=1)
+X = rng.normal(size=(60, 40))
+model = GLMRegressor(alpha=0.1, l1_ratio=1)
 try:
     model.fit(X, X[:, 0])
 except KeyboardInterrupt:

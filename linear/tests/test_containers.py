@@ -18,7 +18,7 @@ from containers import (
     objects,
     polars,
 )
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
+from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV
 
 # scikit-learn says that it makes an array of such a frame.
 pytestmark = pytest.mark.filterwarnings("ignore:pandas.DataFrame with sparse columns found")
@@ -29,7 +29,7 @@ X = RNG.normal(size=(N, 3))
 LABELS = X[:, 0] + RNG.normal(size=N) > 0
 TARGET = X[:, 1] + RNG.normal(size=N)
 WEIGHT = RNG.uniform(0.5, 2, N)
-CLASSIFIER = SVRGClassifier(tol=1e-12).fit(X, LABELS)
+CLASSIFIER = GLMClassifier(tol=1e-12).fit(X, LABELS)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def with_value(value, row=7, column=2):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_container_gives_the_same_model(made, kind):
-    model = SVRGClassifier(tol=1e-12).fit(made(kind, X), LABELS)
+    model = GLMClassifier(tol=1e-12).fit(made(kind, X), LABELS)
     np.testing.assert_allclose(model.coef_, CLASSIFIER.coef_, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(model.predict(made(kind, X)), CLASSIFIER.predict(X))
     errors = model.standard_errors(made(kind, X), LABELS)
@@ -60,8 +60,8 @@ WRONG_NUMBERS = {
     "infinity": (-np.inf, "X has -inf in row 7, column 2"),
 }
 WHERE = {
-    "fit": lambda made, rows, _: SVRGClassifier().fit(made(rows), LABELS),
-    "search": lambda made, rows, _: SVRGRegressorCV(cv=2, alphas=2).fit(made(rows), TARGET),
+    "fit": lambda made, rows, _: GLMClassifier().fit(made(rows), LABELS),
+    "search": lambda made, rows, _: GLMRegressorCV(cv=2, alphas=2).fit(made(rows), TARGET),
     "predict": lambda made, rows, model: model.predict(made(rows)),
     "score": lambda made, rows, model: model.score(made(rows), TARGET),
     "covariance": lambda made, rows, model: model.covariance(made(rows), TARGET),
@@ -73,15 +73,15 @@ WHERE = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_container_says_where_a_number_is_wrong(made, kind, where, fault):
     value, words = WRONG_NUMBERS[fault]
-    model = SVRGRegressor().fit(made(kind, X), TARGET)
+    model = GLMRegressor().fit(made(kind, X), TARGET)
     with pytest.raises(ValueError, match=words):
         WHERE[where](lambda rows: made(kind, rows), with_value(value), model)
 
 
 WRONG_SHAPES = {
-    "y": lambda X, _: SVRGClassifier().fit(X, LABELS[1:]),
-    "weights": lambda X, _: SVRGRegressor().fit(X, TARGET, WEIGHT[1:]),
-    "offset": lambda X, _: SVRGRegressor().fit(X, TARGET, offset=WEIGHT[1:]),
+    "y": lambda X, _: GLMClassifier().fit(X, LABELS[1:]),
+    "weights": lambda X, _: GLMRegressor().fit(X, TARGET, WEIGHT[1:]),
+    "offset": lambda X, _: GLMRegressor().fit(X, TARGET, offset=WEIGHT[1:]),
     "y of a score": lambda X, model: model.score(X, TARGET[1:]),
     "weights of a score": lambda X, model: model.score(X, TARGET, WEIGHT[1:]),
     "offset of a prediction": lambda X, model: model.predict(X, WEIGHT[1:]),
@@ -92,21 +92,21 @@ WRONG_SHAPES = {
 @pytest.mark.parametrize("what", WRONG_SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_container_says_what_is_too_short(made, kind, what):
-    model = SVRGRegressor().fit(made(kind, X), TARGET)
+    model = GLMRegressor().fit(made(kind, X), TARGET)
     with pytest.raises(ValueError, match=r"39.* and X has 40 rows"):
         WRONG_SHAPES[what](made(kind, X), model)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_container_is_refused_with_other_columns(made, kind):
-    model = SVRGRegressor().fit(made(kind, X), TARGET)
+    model = GLMRegressor().fit(made(kind, X), TARGET)
     with pytest.raises(ValueError, match="feature"):
         model.predict(made(kind, X[:, :2]))
 
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_each_container_with_names_is_refused_in_another_order(made, kind):
-    model = SVRGRegressor().fit(made(kind, X), TARGET)
+    model = GLMRegressor().fit(made(kind, X), TARGET)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     swapped = made(kind, X)
     if isinstance(swapped, Chunks):
@@ -154,7 +154,7 @@ def test_text_is_refused_by_its_column(kind, is_chunk):
     if is_chunk and not name:
         pytest.skip("Chunks takes no objects")
     with pytest.raises(ValueError, match=words):
-        SVRGClassifier().fit(Chunks([rows]) if is_chunk else rows, LABELS)
+        GLMClassifier().fit(Chunks([rows]) if is_chunk else rows, LABELS)
 
 
 NESTED = {
@@ -171,13 +171,13 @@ def test_columns_of_several_parts_are_refused(kind, is_chunk):
     rows = NESTED[kind]()
     words = r"column 3 \('d'\) of X is of (?i:list|struct).*make a column of each part"
     with pytest.raises(ValueError, match=words):
-        SVRGClassifier().fit(Chunks([rows]) if is_chunk else rows, LABELS)
+        GLMClassifier().fit(Chunks([rows]) if is_chunk else rows, LABELS)
 
 
 def test_what_is_missing_among_objects_is_named():
     column = objects([1.0, pd.NA] * (N // 2))
     with pytest.raises(ValueError, match=r"column 3 \('d'\) of X has <NA> in row 1.*drop such"):
-        SVRGClassifier().fit(FOURTH["pandas"](column), LABELS)
+        GLMClassifier().fit(FOURTH["pandas"](column), LABELS)
 
 
 @pytest.mark.parametrize("argument", ["X", "y", "sample_weight", "offset", "Chunks"])
@@ -186,7 +186,7 @@ def test_a_query_that_has_not_run(argument):
     name = {"Chunks": "parts"}.get(argument, argument)
     words = rf"{name} is a LazyFrame, a query that has no rows yet: give {name}\.collect\(\)"
     arguments = {"X": X, "y": TARGET} | {argument: query}
-    fit = SVRGRegressor().fit if argument != "Chunks" else lambda **given: Chunks(given["Chunks"])
+    fit = GLMRegressor().fit if argument != "Chunks" else lambda **given: Chunks(given["Chunks"])
     with pytest.raises(TypeError, match=words):
         fit(**arguments)
 
@@ -198,8 +198,8 @@ def test_a_query_that_has_not_run(argument):
 def test_each_column_gives_the_same_regression(kind):
     column = COLUMNS[kind]
     arguments = TARGET, WEIGHT, WEIGHT - 1
-    peer = SVRGRegressor(tol=1e-12).fit(X, *arguments)
-    model = SVRGRegressor(tol=1e-12).fit(X, *map(column, arguments))
+    peer = GLMRegressor(tol=1e-12).fit(X, *arguments)
+    model = GLMRegressor(tol=1e-12).fit(X, *map(column, arguments))
     np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-6)
     assert model.score(X, *map(column, arguments)) == peer.score(X, *arguments)
     errors = model.standard_errors(X, *map(column, arguments))
@@ -214,12 +214,12 @@ NULLS = {
     "Arrow": lambda values: arrow().array(values),
 }
 ARGUMENTS = {
-    "y": lambda v, _: SVRGRegressor().fit(X, v),
-    "y of a search": lambda v, _: SVRGRegressorCV(cv=2, alphas=2).fit(X, v),
-    "y of chunks": lambda v, _: SVRGRegressor().fit(Chunks([X, X]), [v, TARGET]),
-    "sample_weight": lambda v, _: SVRGRegressor().fit(X, TARGET, v),
-    "sample_weight of a classifier": lambda v, _: SVRGClassifier().fit(X, LABELS, v),
-    "offset": lambda v, _: SVRGRegressor().fit(X, TARGET, offset=v),
+    "y": lambda v, _: GLMRegressor().fit(X, v),
+    "y of a search": lambda v, _: GLMRegressorCV(cv=2, alphas=2).fit(X, v),
+    "y of chunks": lambda v, _: GLMRegressor().fit(Chunks([X, X]), [v, TARGET]),
+    "sample_weight": lambda v, _: GLMRegressor().fit(X, TARGET, v),
+    "sample_weight of a classifier": lambda v, _: GLMClassifier().fit(X, LABELS, v),
+    "offset": lambda v, _: GLMRegressor().fit(X, TARGET, offset=v),
     "offset of predict": lambda v, fitted: fitted.model.predict(X, v),
     "y of score": lambda v, fitted: fitted.model.score(X, v),
     "sample_weight of score": lambda v, fitted: fitted.model.score(X, TARGET, v),
@@ -233,8 +233,8 @@ ARGUMENTS = {
 
 @pytest.fixture(scope="module")
 def fitted():
-    search = SVRGRegressorCV(cv=2, alphas=2).fit(X, TARGET)
-    return SimpleNamespace(model=SVRGRegressor().fit(X, TARGET), search=search)
+    search = GLMRegressorCV(cv=2, alphas=2).fit(X, TARGET)
+    return SimpleNamespace(model=GLMRegressor().fit(X, TARGET), search=search)
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
@@ -277,15 +277,15 @@ def test_a_split_keeps_the_mask():
         train, _, y, y_test = Chunks([X, X]).train_test_split(given, random_state=0)
         assert y.mask.sum() + y_test.mask.sum() == 2
         with pytest.raises(ValueError, match=f"masked value in row {np.argmax(y.mask)}"):
-            SVRGRegressor().fit(train, y)
+            GLMRegressor().fit(train, y)
 
 
 MASKED_ROWS = np.ma.array(np.where(X[3, 2] == X, -9999, X), mask=X[3, 2] == X)
 MASKED = {
-    "fit": lambda: SVRGRegressor().fit(MASKED_ROWS, TARGET),
-    "fit, whole numbers": lambda: SVRGRegressor().fit(MASKED_ROWS.astype(int), TARGET),
-    "fit, rows in a list": lambda: SVRGRegressor().fit(list(MASKED_ROWS), TARGET),
-    "search": lambda: SVRGClassifierCV().fit(MASKED_ROWS, LABELS),
+    "fit": lambda: GLMRegressor().fit(MASKED_ROWS, TARGET),
+    "fit, whole numbers": lambda: GLMRegressor().fit(MASKED_ROWS.astype(int), TARGET),
+    "fit, rows in a list": lambda: GLMRegressor().fit(list(MASKED_ROWS), TARGET),
+    "search": lambda: GLMClassifierCV().fit(MASKED_ROWS, LABELS),
     "predict": lambda: CLASSIFIER.predict(MASKED_ROWS),
     "score": lambda: CLASSIFIER.score(MASKED_ROWS, LABELS),
     "covariance": lambda: CLASSIFIER.covariance(MASKED_ROWS, LABELS),
@@ -315,28 +315,31 @@ LABELS_OF = {
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_labels_are_what_a_container_has(kind, labels):
     given = COLUMNS[kind](LABELS_OF[labels])
-    model = SVRGClassifier(tol=1e-12).fit(X, given)
+    model = GLMClassifier(tol=1e-12).fit(X, given)
     assert model.classes_.tolist() == np.unique(LABELS_OF[labels]).tolist()
     np.testing.assert_allclose(model.coef_, CLASSIFIER.coef_, rtol=1e-6)
     assert model.score(X, given) == CLASSIFIER.score(X, LABELS)
-    search = SVRGClassifierCV(Cs=[1.0], cv=2).fit(X, given)
+    search = GLMClassifierCV(Cs=[1.0], cv=2).fit(X, given)
     assert search.score(X, given) == np.mean(search.predict(X) == LABELS_OF[labels])
-    chunked = SVRGClassifier(tol=1e-12).fit(Chunks([X, X]), [given, given])
+    chunked = GLMClassifier(tol=1e-12).fit(Chunks([X, X]), [given, given])
     assert chunked.classes_.tolist() == model.classes_.tolist()
 
 
 def test_decimals_of_a_database_are_labels():
-    model = SVRGClassifier().fit(X, [Decimal(int(label)) for label in LABELS])
+    model = GLMClassifier().fit(X, [Decimal(int(label)) for label in LABELS])
     assert model.classes_.tolist() == [0.0, 1.0]
 
 
 NO_LABELS = {
-    "text and numbers": (["a", 1], "y has 'a' in row 0 and 1 in row 1, which have no order"),
-    "text and booleans": ([True, "a"], "y has True in row 0 and 'a' in row 1, which have no"),
-    "text and bytes": (["a", b"b"], "y has 'a' in row 0 and b'b' in row 1, which have no order"),
-    "a dict": ([{}, {}], "y has {} in row 0, and SVRGClassifier needs whole numbers, booleans or"),
-    "a set": ([{1}, {2}], "y has {1} in row 0, and SVRGClassifier needs whole numbers, booleans"),
-    "beyond float64": ([2**70 + 1, 2**70], f"y has {2**70 + 1} in row 0, which is no number of"),
+    "text and numbers": (["a", 1], "y has 'a' in row 0 and 1 in row 1, which cannot be sorted"),
+    "text and booleans": (
+        [True, "a"],
+        "y has True in row 0 and 'a' in row 1, which cannot be sorted",
+    ),
+    "text and bytes": (["a", b"b"], "y has 'a' in row 0 and b'b' in row 1, which cannot be sorted"),
+    "a dict": ([{}, {}], "y has {} in row 0, and GLMClassifier needs whole numbers, booleans or"),
+    "a set": ([{1}, {2}], "y has {1} in row 0, and GLMClassifier needs whole numbers, booleans"),
+    "beyond float64": ([2**70 + 1, 2**70], f"y has {2**70 + 1} in row 0, which float64 cannot"),
 }
 
 
@@ -346,7 +349,7 @@ def test_mixed_labels_are_refused(what, make):
     pair, words = NO_LABELS[what]
     words = f"Unknown label type: {words}"
     with pytest.raises(ValueError, match=rf"^{re.escape(words)}.*astype\(str\)"):
-        SVRGClassifier().fit(X, make(list(pair) * (N // 2)))
+        GLMClassifier().fit(X, make(list(pair) * (N // 2)))
 
 
 @pytest.mark.parametrize("labels", LABELS_OF)
@@ -356,10 +359,10 @@ def test_a_missing_label_is_refused_with_its_row(make, missing, labels):
     values = LABELS_OF[labels].tolist()
     values[3] = MISSING[missing]
     for what in (
-        lambda given: SVRGClassifier().fit(X, given),
-        lambda given: SVRGClassifierCV(Cs=2).fit(X, given),
-        lambda given: SVRGClassifier().fit(X, LABELS_OF[labels]).score(X, given),
-        lambda given: SVRGClassifier().fit(Chunks([X, X]), [given, LABELS_OF[labels]]),
+        lambda given: GLMClassifier().fit(X, given),
+        lambda given: GLMClassifierCV(Cs=2).fit(X, given),
+        lambda given: GLMClassifier().fit(X, LABELS_OF[labels]).score(X, given),
+        lambda given: GLMClassifier().fit(Chunks([X, X]), [given, LABELS_OF[labels]]),
     ):
         with pytest.raises(ValueError, match=r"^y has \S+ in row 3, and the fit needs labels"):
             what(make(values))

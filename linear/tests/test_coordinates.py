@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 import pytest
 from provenglm import constants
-from provenglm.data.csr import CsrRows
-from provenglm.losses import Logistic, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.solution import Settings
+from provenglm.model.coordinates import are_of_the_user, coordinates, in_coordinates
+from provenglm.model.losses import Logistic, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.solution import MOST_UNPROVEN, Settings, StopReason
+from provenglm.rows.csr import CsrRows
 from provenglm.solve import solve
-from provenglm.sparse.coordinates import are_of_the_user, coordinates, in_coordinates
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
@@ -125,9 +125,14 @@ def test_the_end_is_the_optimum_as_nearly_as_tol_says(kind, name, strength, seed
     runs = 2 if kind == "alike" else 1
     for state in range(runs):
         solution = solve(problem, Settings(seed=state, max_iter=200))
-        assert solution.method in ("newton-cg", "sdca")
-        assert solution.reason.is_success
+        assert solution.method in ("newton-cg", "dual-coordinate-ascent")
         allowed = 1e-6 * (solution.history[0].objective - exact)
+        # What rounding leaves of the gradient, over the penalty of a column with a deviation of
+        # 1e7, is no proof: then the run does not say that it has one.
+        if kind == "seconds" and solution.gap > MOST_UNPROVEN * allowed:
+            assert solution.reason is StopReason.UNPROVEN
+        else:
+            assert solution.reason.is_success
         above = solution.objective - exact
         assert -0.1 * allowed <= above <= 3 * allowed
         assert solution.gap >= above - 0.1 * allowed

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns
 from provenglm import constants
-from provenglm.data import csr
-from provenglm.data.csr import CsrRows
-from provenglm.data.csr_checks import as_float, canonical
-from provenglm.data.rows import rows_of
-from provenglm.duality import duality_gap
-from provenglm.objective import products
+from provenglm.proof.duality import duality_gap
+from provenglm.rows import csr
+from provenglm.rows.csr import CsrRows
+from provenglm.rows.csr_checks import as_float, canonical
+from provenglm.rows.kinds import rows_of
+from provenglm.rows.products import column_products
 from provenglm.solve import Settings, solve
 from scipy.sparse import csr_array, csr_matrix, random as random_matrix
 
@@ -100,7 +100,7 @@ def test_products(dtype, outputs):
     matrix = sparse(dtype=dtype)
     residual = np.random.default_rng(2).normal(size=(500,) if outputs is None else (500, outputs))
     residual = residual.astype(dtype)
-    found = products(matrix, residual)
+    found = column_products(matrix, residual)
     assert found.dtype == np.float64
     expected = matrix.toarray().astype(np.float64).T @ residual
     tol = 100 * float(np.finfo(dtype).eps)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, problem_of
 from provenglm import constants
-from provenglm.losses import Logistic, Softmax
+from provenglm.model.csr_sample import CenteredRows, size as size_of, spread
+from provenglm.model.losses import Logistic, Softmax
+from provenglm.model.sampling import _spread, prepare
+from provenglm.model.solution import Settings
 from provenglm.plan import choose
-from provenglm.sampling import _spread, prepare
-from provenglm.solution import Settings
 from provenglm.solve import solve
-from provenglm.sparse.csr_sample import CenteredRows, size as size_of, spread
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 
@@ -41,7 +41,7 @@ def test_products(intercept):
         np.testing.assert_allclose(rows[:50] @ theta, dense[:50] @ theta, atol=1e-10)
         np.testing.assert_allclose(rows.products(residual), dense.T @ residual, atol=1e-10)
     for weight in (RNG.random(200), RNG.normal(size=200)):
-        gram = rows.gram(weight)
+        gram = rows.gram(weight, Workers(1))
         np.testing.assert_allclose(gram, (dense.T * weight) @ dense, atol=1e-8)
         np.testing.assert_allclose(gram, gram.T, atol=1e-11)
 
@@ -88,12 +88,10 @@ def test_hessian(loss):
 def test_the_same_optimum(monkeypatch, loss):
     monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, dense = sparse_problem(loss, l2=1e-2)
-    monkeypatch.setattr("provenglm.plan._is_dear_of_sparse", lambda *_: False)
-    assert choose(problem, Settings()).keeps_sparse
-    one = solve(problem, Settings(tol=1e-13))
+    assert choose(problem, only="sampled-newton").row.keeps_sparse
+    one = solve(problem, Settings(tol=1e-13, method="sampled-newton"))
     monkeypatch.setattr("provenglm.constants.SMALL_DATA", 8_000_000)
-    other = solve(dense, Settings(tol=1e-13))
-    assert (one.method, other.method) == ("svrg, hessian", "newton")
+    other = solve(dense, Settings(tol=1e-13, method="newton-cholesky"))
     np.testing.assert_allclose(one.coef, other.coef, atol=1e-6 * np.abs(other.coef).max())
 
 
@@ -119,7 +117,7 @@ def test_prefixes_of_a_sample(monkeypatch, loss):
     monkeypatch.setattr("provenglm.constants.SMALL_DATA", 0)
     problem, _ = sparse_problem(loss, n=30_000, p=40, l2=1e-4)
     seen = []
-    solution = solve(problem, Settings(watch=seen.append))
+    solution = solve(problem, Settings(watch=seen.append, method="sampled-newton"))
     assert solution.reason.is_success
     null = -np.log(1 / max(2, loss.outputs))
     assert seen[0].objective < null

@@ -1,10 +1,9 @@
-"""SVRGClassifierCV on data in chunks: folds, labels and room; what it says when it cannot."""
+"""GLMClassifierCV on data in chunks: folds, labels and room; what it says when it cannot."""
 
 import numpy as np
 import pytest
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, constants
-from provenglm.cross_validation import path
-from provenglm.data.chunks import LEAST_MEMORY
+from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, constants
+from provenglm.rows.chunks import LEAST_MEMORY
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
@@ -32,45 +31,45 @@ def test_indices_from_the_end(tmp_path, monkeypatch, form, scoring):
     data = forms(tmp_path)[form]
     cv = list(KFold(3).split(X))
     from_end = [(train - N, test - N) for train, test in cv]
-    wanted = SVRGClassifierCV([1.0], cv=cv, scoring=scoring).fit(X, Y)
-    model = SVRGClassifierCV([1.0], cv=from_end, scoring=scoring).fit(data, Y)
+    wanted = GLMClassifierCV([1.0], cv=cv, scoring=scoring).fit(X, Y)
+    model = GLMClassifierCV([1.0], cv=from_end, scoring=scoring).fit(data, Y)
     np.testing.assert_allclose(model.scores_, wanted.scores_)
 
 
 def test_labels_in_a_list():
     data, weight = Chunks(PARTS), np.arange(N) % 3.0
     weights = [weight[:100], weight[100:120], weight[120:]]
-    model = SVRGClassifierCV(3).fit(data, LABELS, weights)
-    wanted = SVRGClassifierCV(3).fit(X, Y, weight)
+    model = GLMClassifierCV(3).fit(data, LABELS, weights)
+    wanted = GLMClassifierCV(3).fit(X, Y, weight)
     assert np.array_equal(model.scores_, wanted.scores_)
-    for one in (model, SVRGClassifier().fit(X, Y)):
+    for one in (model, GLMClassifier().fit(X, Y)):
         assert one.score(data, LABELS) == one.score(X, Y)
         assert one.score(data, LABELS, weights) == one.score(X, Y, weight)
     for loss in ("squared", "poisson"):
-        one = SVRGRegressor(loss).fit(X, Y)
+        one = GLMRegressor(loss).fit(X, Y)
         assert one.score(data, LABELS, weights) == pytest.approx(one.score(X, Y, weight))
 
 
 def test_what_the_last_fit_found_is_forgotten_where_there_is_none():
-    model = SVRGClassifierCV(3).fit(X, Y)
+    model = GLMClassifierCV(3).fit(X, Y)
     names = set(vars(model))
     model.set_params(refit=False).fit(X[:, :3], Y)
     gone = {"objective_", "gap_", "decrement_", "history_", "solver_", "why_", "stop_reason_"}
     assert names - set(vars(model)) == gone
-    model = SVRGRegressor("huber").fit(X, Y)
+    model = GLMRegressor("huber").fit(X, Y)
     model.set_params(loss="squared").fit(X, Y)
     assert not hasattr(model, "scale_")
 
 
 def test_no_fold_is_refused():
-    with pytest.raises(ValueError, match=r"cv is \[\], which gives no fold"):
-        SVRGClassifierCV(cv=[]).fit(X, Y)
+    with pytest.raises(ValueError, match=r"cv is \[\], which has no folds"):
+        GLMClassifierCV(cv=[]).fit(X, Y)
 
 
 def test_a_class_of_no_weight_and_a_scorer_that_needs_all():
     labels = np.where(np.arange(N) % 10 == 0, 2, Y)
-    model = SVRGClassifierCV(2, scoring="neg_log_loss", class_weight={2: 0.0})
-    words = r"scoring is not defined on rows of the class 2, whose weight is 0"
+    model = GLMClassifierCV(2, scoring="neg_log_loss", class_weight={2: 0.0})
+    words = r"scoring is not defined for rows of the class 2, which has weight 0"
     with pytest.raises(ValueError, match=words):
         model.fit(X, labels)
 
@@ -87,20 +86,20 @@ class Looking:
 
 
 def test_a_splitter_may_look_at_the_rows():
-    model = SVRGClassifierCV([1.0], cv=Looking()).fit(X, Y)
+    model = GLMClassifierCV([1.0], cv=Looking()).fit(X, Y)
     order = np.argsort(X[:, 0])
-    wanted = SVRGClassifierCV([1.0], cv=[(order[:200], order[200:])]).fit(X, Y)
+    wanted = GLMClassifierCV([1.0], cv=[(order[:200], order[200:])]).fit(X, Y)
     assert np.array_equal(model.scores_, wanted.scores_)
-    with pytest.raises(TypeError, match="cv looks at the rows of X, and those of Chunks"):
-        SVRGClassifierCV([1.0], cv=Looking()).fit(Chunks(PARTS), Y)
+    with pytest.raises(TypeError, match="cv reads the rows of X, which is not possible for Chunks"):
+        GLMClassifierCV([1.0], cv=Looking()).fit(Chunks(PARTS), Y)
 
 
 @pytest.mark.parametrize(
     ("model", "count"),
     [
-        (SVRGClassifierCV([1e-2, 1e4], l1_ratios=[0.0, 0.5], max_iter=1, tol=1e-13), 3),
-        (SVRGClassifier(C=1e4, max_iter=1, tol=1e-13), 1),
-        (SVRGRegressor("huber", max_iter=1, tol=1e-13), 1),
+        (GLMClassifierCV([1e-2, 1e4], l1_ratios=[0.0, 0.5], max_iter=1, tol=1e-13), 3),
+        (GLMClassifier(C=1e4, max_iter=1, tol=1e-13), 1),
+        (GLMRegressor("huber", max_iter=1, tol=1e-13), 1),
     ],
 )
 def test_warnings_point_at_the_line_of_the_user(model, count):
@@ -112,13 +111,13 @@ def test_warnings_point_at_the_line_of_the_user(model, count):
 
 @pytest.mark.parametrize(("room", "words"), [(3e6, "fold 1 of 5"), (6e6, "passes for 5 folds")])
 def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
-    monkeypatch, caplog, room, words
+    solve_together, caplog, room, words
 ):
-    monkeypatch.setattr(path, "suits", lambda plan, problem: True)
+    solve_together(True)
     rows, labels = np.tile(X, (100, 1)), np.tile(Y, 100)
     data = Chunks([rows], memory_limit="64 MB")
     data.memory_limit = int(LEAST_MEMORY / 2 + room)
-    model = SVRGClassifierCV([1.0], cv=KFold(5), tol=1e-10, random_state=0, verbose=2)
+    model = GLMClassifierCV([1.0], cv=KFold(5), tol=1e-10, random_state=0, verbose=2)
     with caplog.at_level("INFO", "provenglm"):
         scores = model.fit(data, labels).scores_
     assert any(words in record.getMessage() for record in caplog.records)
@@ -130,4 +129,4 @@ def test_folds_for_which_there_is_no_room():
     data = Chunks([np.tile(X, (100, 1))], memory_limit="64 MB")
     data.memory_limit = 32_500_000
     with pytest.raises(ValueError, match="is 32 MB, and 40 folds of 30,000 rows need 67: give at"):
-        SVRGClassifierCV(1, cv=40).fit(data, np.tile(Y, 100))
+        GLMClassifierCV(1, cv=40).fit(data, np.tile(Y, 100))

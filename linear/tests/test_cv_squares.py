@@ -1,9 +1,9 @@
 """Paths of a squared loss with an L1 penalty: the products of the features are made once."""
 
 import numpy as np
-import provenglm.cross_validation.squares as squares
+import provenglm.path.squares as squares
 import pytest
-from provenglm import SVRGRegressor, SVRGRegressorCV, constants
+from provenglm import GLMRegressor, GLMRegressorCV, constants
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet
 from sklearn.model_selection import KFold, RepeatedKFold, ShuffleSplit
@@ -52,7 +52,7 @@ def test_every_point_has_the_objective_of_an_independent_fit(
     weight = weight if weighted else None
     cv = ShuffleSplit(3, test_size=0.3, random_state=0)
     kwargs = {"fit_intercept": intercept, "tol": 1e-11, "cv": cv, "refit": False}
-    model = SVRGRegressorCV(alphas=ALPHAS, l1_ratios=[ratio], **kwargs).fit(X, y, weight)
+    model = GLMRegressorCV(alphas=ALPHAS, l1_ratios=[ratio], **kwargs).fit(X, y, weight)
     own = np.ones(len(y)) if weight is None else weight
     scale = X.std(axis=0) + (X.std(axis=0) == 0)
     for fold, (train, _) in enumerate(cv.split(X)):
@@ -63,8 +63,8 @@ def test_every_point_has_the_objective_of_an_independent_fit(
             coef, bias = (row[:-1], row[-1]) if intercept else (row, 0.0)
             ours = objective(*data, coef, bias)
             # Independent of any product of two features, and far beyond the tolerance.
-            exact = SVRGRegressor(
-                alpha=alpha, l1_ratio=ratio, fit_intercept=intercept, tol=1e-13
+            exact = GLMRegressor(
+                alpha=alpha, l1_ratio=ratio, fit_intercept=intercept, tol=1e-12
             ).fit(X[train], y[train], own[train])
             best = objective(*data, exact.coef_, exact.intercept_)
             null = objective(*data, 0 * coef, np.average(y[train], weights=own[train]))
@@ -81,7 +81,7 @@ def test_coefficients_are_those_of_scikit_learn(ratio):
     X = (X - X.mean(axis=0)) / (X.std(axis=0) + (X.std(axis=0) == 0))
     X[:, 3] = np.random.default_rng(1).normal(size=len(X))
     cv = KFold(4, shuffle=True, random_state=0)
-    model = SVRGRegressorCV(alphas=ALPHAS, l1_ratios=[ratio], cv=cv, tol=1e-12).fit(X, y)
+    model = GLMRegressorCV(alphas=ALPHAS, l1_ratios=[ratio], cv=cv, tol=1e-12).fit(X, y)
     for fold, (train, test) in enumerate(cv.split(X)):
         for k, alpha in enumerate(ALPHAS):
             peer = ElasticNet(alpha, l1_ratio=ratio, tol=1e-12, max_iter=100_000)
@@ -98,9 +98,9 @@ def test_a_row_that_is_in_a_training_set_twice_counts_twice():
     rng = np.random.default_rng(0)
     folds = [(rng.integers(0, 150, 150), np.arange(150, 200)) for _ in range(2)]
     kwargs = {"alphas": [0.1], "l1_ratios": [0.5], "tol": 1e-12, "refit": False}
-    model = SVRGRegressorCV(cv=folds, **kwargs).fit(X, y, weight)
+    model = GLMRegressorCV(cv=folds, **kwargs).fit(X, y, weight)
     for fold, (train, _) in enumerate(folds):
-        one = SVRGRegressor(alpha=0.1, l1_ratio=0.5, tol=1e-12)
+        one = GLMRegressor(alpha=0.1, l1_ratio=0.5, tol=1e-12)
         one.fit(X[train], y[train], weight[train])
         found = X @ model.coefs_paths_[fold, 0, 0, 0, :-1]
         np.testing.assert_allclose(found, X @ one.coef_, atol=1e-5)
@@ -115,11 +115,11 @@ def test_many_groups_of_rows_leave_each_fold_products_of_its_own(weighted):
     # More sets of rows than a fit keeps products of; many rows are there twice and more.
     folds = [(rng.integers(0, 150, 150), np.arange(150, 200)) for _ in range(8)]
     kwargs = {"l1_ratio": 0.5, "tol": 1e-12}
-    model = SVRGRegressorCV(alphas=ALPHAS, l1_ratios=[0.5], cv=folds, tol=1e-12, refit=False)
+    model = GLMRegressorCV(alphas=ALPHAS, l1_ratios=[0.5], cv=folds, tol=1e-12, refit=False)
     model.fit(X, y, weight)
     for fold, (train, _) in enumerate(folds):
         for k in (0, 2, 4):
-            one = SVRGRegressor(alpha=ALPHAS[k], **kwargs).fit(X[train], y[train], weight[train])
+            one = GLMRegressor(alpha=ALPHAS[k], **kwargs).fit(X[train], y[train], weight[train])
             found = X @ model.coefs_paths_[fold, 0, k, 0, :-1]
             np.testing.assert_allclose(found, X @ one.coef_, atol=1e-5)
 
@@ -129,9 +129,9 @@ def test_many_groups_of_rows_with_many_features_are_fitted_fold_by_fold(monkeypa
     X, y, _ = problem(n=120)
     cv = RepeatedKFold(n_splits=2, n_repeats=8, random_state=0)
     kwargs = {"alphas": ALPHAS, "l1_ratios": [1.0], "tol": 1e-11, "cv": cv}
-    model = SVRGRegressorCV(**kwargs).fit(X, y)
+    model = GLMRegressorCV(**kwargs).fit(X, y)
     train, _ = next(cv.split(X))
-    one = SVRGRegressor(alpha=ALPHAS[2], l1_ratio=1.0, tol=1e-11).fit(X[train], y[train])
+    one = GLMRegressor(alpha=ALPHAS[2], l1_ratio=1.0, tol=1e-11).fit(X[train], y[train])
     found = X @ model.coefs_paths_[0, 0, 2, 0, :-1]
     np.testing.assert_allclose(found, X @ one.coef_, atol=1e-4)
 
@@ -139,17 +139,17 @@ def test_many_groups_of_rows_with_many_features_are_fitted_fold_by_fold(monkeypa
 def test_without_a_penalty_and_far_offsets():
     X, y, _ = problem(n=120, p=6)
     X = X[:, [0, 1, 2, 4]] + 1e6
-    model = SVRGRegressorCV(alphas=[0.1, 0.0], l1_ratios=[0.5], cv=3, tol=1e-10).fit(X, y)
+    model = GLMRegressorCV(alphas=[0.1, 0.0], l1_ratios=[0.5], cv=3, tol=1e-10).fit(X, y)
     train, _ = next(KFold(3).split(X))
     A = np.column_stack([X[train] - X[train].mean(axis=0), np.ones(len(train))])
     exact = np.linalg.lstsq(A, y[train], rcond=None)[0]
     found = model.coefs_paths_[0, 0, 1, 0, :-1]
     np.testing.assert_allclose(found, exact[:-1], rtol=1e-4)
-    one = SVRGRegressor(alpha=0.1, l1_ratio=0.5, tol=1e-12).fit(X[train], y[train])
+    one = GLMRegressor(alpha=0.1, l1_ratio=0.5, tol=1e-12).fit(X[train], y[train])
     np.testing.assert_allclose(model.coefs_paths_[0, 0, 0, 0, :-1], one.coef_, rtol=1e-4)
 
 
 def test_time_that_is_over_is_warned_of():
     X, y, _ = problem()
     with pytest.warns(ConvergenceWarning, match="max_time"):
-        SVRGRegressorCV(alphas=ALPHAS, l1_ratios=[1.0], max_time=1e-9).fit(X, y)
+        GLMRegressorCV(alphas=ALPHAS, l1_ratios=[1.0], max_time=1e-9).fit(X, y)

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
+from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV
 from scipy.sparse import csr_array
 from sklearn.model_selection import cross_val_score
 
@@ -30,8 +30,8 @@ LOSSES = pytest.mark.parametrize("loss", TARGETS)
 
 def model_of(loss, **arguments):
     if loss == "logistic":
-        return SVRGClassifier(C=1e3, **arguments)
-    return SVRGRegressor(loss, alpha=1e-3, **arguments)
+        return GLMClassifier(C=1e3, **arguments)
+    return GLMRegressor(loss, alpha=1e-3, **arguments)
 
 
 OTHER_DATA = {
@@ -56,7 +56,7 @@ def test_standard_errors_of_other_data_are_refused(loss, what):
     y = TARGETS[loss]
     model = model_of(loss).fit(X, y, WEIGHT, OFFSET)
     for method in (model.standard_errors, model.covariance):
-        with pytest.raises(ValueError, match=r"give (X, y|the rows and the weights|offset)"):
+        with pytest.raises(ValueError, match=r"give (X, y|the rows and the weights|the offset)"):
             method(*OTHER_DATA[what](y))
     assert np.isfinite(model.standard_errors(X, y, WEIGHT, OFFSET)).all()
 
@@ -96,8 +96,8 @@ def test_the_data_of_the_fit_are_never_refused(loss, form, stop, far):
 def test_searches(refit):
     y = TARGETS["poisson"]
     for search, target in (
-        (SVRGRegressorCV("poisson", alphas=[0.1], cv=2, refit=refit), y),
-        (SVRGClassifierCV(Cs=[1.0], cv=2, refit=refit), y > 0),
+        (GLMRegressorCV("poisson", alphas=[0.1], cv=2, refit=refit), y),
+        (GLMClassifierCV(Cs=[1.0], cv=2, refit=refit), y > 0),
     ):
         search.fit(X, target, WEIGHT)
         assert np.isfinite(search.standard_errors(X, target, WEIGHT)).all()
@@ -121,7 +121,7 @@ def test_a_forgotten_offset_is_told_once(loss, method):
     y = TARGETS[loss]
     call = [X] if method != "score" else [X, y]
     model = model_of(loss).fit(X, y, offset=OFFSET)
-    words = rf"fit had an offset, and {method} has none.*give the offset of these rows, or offset=0"
+    words = rf"fit had an offset, but {method} has none.*give the offset of these rows, or offset=0"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -138,7 +138,7 @@ def test_a_forgotten_offset_is_told_once(loss, method):
 
 def test_a_cross_validation_that_forgets_the_offset():
     y = TARGETS["poisson"]
-    with pytest.warns(UserWarning, match="fit had an offset, and score has none"):
+    with pytest.warns(UserWarning, match="fit had an offset, but score has none"):
         cross_val_score(model_of("poisson"), X, y, params={"offset": OFFSET}, error_score="raise")
 
 
@@ -161,7 +161,7 @@ def test_rows_without_a_weight_are_none():
     weight = np.where(np.arange(N) < 3, 1.0, 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = SVRGRegressor(alpha=0).fit(X, TARGETS["squared"], weight)
+        model = GLMRegressor(alpha=0).fit(X, TARGETS["squared"], weight)
     words = r"there are 3 rows with a positive weight for 4 coefficients.*: give more rows"
     with pytest.raises(ValueError, match=words):
         model.standard_errors(X, TARGETS["squared"], weight)
@@ -183,8 +183,8 @@ def test_weights_that_sum_to_one(loss):
 @pytest.mark.parametrize("loss", ["squared", "poisson", "logistic"])
 def test_a_search_without_scoring_routes_its_weights_by_itself(loss):
     y = TARGETS[loss]
-    make = {"logistic": lambda: SVRGClassifierCV(Cs=2, cv=2)}.get(
-        loss, lambda: SVRGRegressorCV(loss, alphas=2, cv=2)
+    make = {"logistic": lambda: GLMClassifierCV(Cs=2, cv=2)}.get(
+        loss, lambda: GLMRegressorCV(loss, alphas=2, cv=2)
     )
     expected = make().fit(X, y, WEIGHT)
     with sklearn.config_context(enable_metadata_routing=True):

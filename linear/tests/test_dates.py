@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from containers import arrow, objects, polars
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
+from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV
 
 pytestmark = pytest.mark.slow
 
@@ -103,9 +103,9 @@ def rows_of(column, container):
 
 
 FITS = {
-    "fit": lambda rows: SVRGRegressor().fit(rows, TARGET),
-    "search": lambda rows: SVRGClassifierCV().fit(rows, LABELS),
-    "chunks": lambda rows: SVRGRegressor().fit(Chunks([rows]), TARGET),
+    "fit": lambda rows: GLMRegressor().fit(rows, TARGET),
+    "search": lambda rows: GLMClassifierCV().fit(rows, LABELS),
+    "chunks": lambda rows: GLMRegressor().fit(Chunks([rows]), TARGET),
 }
 REFUSED = r"(?i:date|time|duration|period|NaT|20\d\d|\d\d:\d\d|\d+ (micro)?seconds)"
 """A dtype, or a value."""
@@ -128,7 +128,7 @@ def test_features(kind, container, where):
 @pytest.mark.parametrize("container", ["pandas", "pandas, Arrow", "polars", "Arrow"])
 @pytest.mark.parametrize("kind", DATES)
 def test_a_prediction(kind, container):
-    model = SVRGRegressor().fit(pd.DataFrame(X, columns=["a", "d"]), TARGET)
+    model = GLMRegressor().fit(pd.DataFrame(X, columns=["a", "d"]), TARGET)
     dates = rows_of(made(kind, container), container)
     with pytest.raises(ValueError, match=rf"^column 1 \('d'\) of X .*{REFUSED}"):
         model.predict(dates)
@@ -146,17 +146,17 @@ def test_a_parquet_file(kind, tmp_path):
 # --- One for each row --------------------------------------------------------------------------
 
 ARGUMENTS = {
-    "y": lambda dates: SVRGRegressor().fit(X, dates),
-    "y of Huber": lambda dates: SVRGRegressor("huber").fit(X, dates),
-    "y of a search": lambda dates: SVRGRegressorCV(cv=2).fit(X, dates),
-    "y of labels": lambda dates: SVRGClassifier().fit(X, dates),
-    "y of labels of a search": lambda dates: SVRGClassifierCV(cv=2).fit(X, dates),
-    "y of chunks": lambda dates: SVRGRegressor().fit(Chunks([X, X]), [dates, dates]),
-    "sample_weight": lambda dates: SVRGRegressor().fit(X, TARGET, dates),
-    "sample_weight of labels": lambda dates: SVRGClassifier().fit(X, LABELS, dates),
-    "sample_weight of a search": lambda dates: SVRGClassifierCV(cv=2).fit(X, LABELS, dates),
-    "offset": lambda dates: SVRGRegressor().fit(X, TARGET, offset=dates),
-    "offset of labels": lambda dates: SVRGClassifier().fit(X, LABELS, offset=dates),
+    "y": lambda dates: GLMRegressor().fit(X, dates),
+    "y of Huber": lambda dates: GLMRegressor("huber").fit(X, dates),
+    "y of a search": lambda dates: GLMRegressorCV(cv=2).fit(X, dates),
+    "y of labels": lambda dates: GLMClassifier().fit(X, dates),
+    "y of labels of a search": lambda dates: GLMClassifierCV(cv=2).fit(X, dates),
+    "y of chunks": lambda dates: GLMRegressor().fit(Chunks([X, X]), [dates, dates]),
+    "sample_weight": lambda dates: GLMRegressor().fit(X, TARGET, dates),
+    "sample_weight of labels": lambda dates: GLMClassifier().fit(X, LABELS, dates),
+    "sample_weight of a search": lambda dates: GLMClassifierCV(cv=2).fit(X, LABELS, dates),
+    "offset": lambda dates: GLMRegressor().fit(X, TARGET, offset=dates),
+    "offset of labels": lambda dates: GLMClassifier().fit(X, LABELS, offset=dates),
     "offset of predict": lambda dates: MODEL.predict(X, dates),
     "y of score": lambda dates: MODEL.score(X, dates),
     "y of a search's score": lambda dates: SEARCH.score(X, dates),
@@ -164,9 +164,9 @@ ARGUMENTS = {
     "y of labels of score": lambda dates: LABELLED.score(X, dates),
     "y of covariance": lambda dates: MODEL.covariance(X, dates),
 }
-MODEL = SVRGRegressor().fit(X, TARGET)
-LABELLED = SVRGClassifier().fit(X, LABELS)
-SEARCH = SVRGRegressorCV(cv=2, alphas=2).fit(X, TARGET)
+MODEL = GLMRegressor().fit(X, TARGET)
+LABELLED = GLMClassifier().fit(X, LABELS)
+SEARCH = GLMRegressorCV(cv=2, alphas=2).fit(X, TARGET)
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS)
@@ -184,20 +184,20 @@ DURATION = np.timedelta64(1, "m")
 """To Python it is the integer 1: as `max_time` it would be a second."""
 
 SETTINGS = {
-    "C": lambda value: SVRGClassifier(C=value).fit(X, LABELS),
-    "alpha": lambda value: SVRGRegressor(alpha=value).fit(X, TARGET),
-    "l1_ratio": lambda value: SVRGRegressor(l1_ratio=value).fit(X, TARGET),
-    "epsilon": lambda value: SVRGRegressor("huber", epsilon=value).fit(X, TARGET),
-    "power": lambda value: SVRGRegressor("tweedie", power=value).fit(X, TARGET),
-    "tol": lambda value: SVRGRegressor(tol=value).fit(X, TARGET),
-    "max_iter": lambda value: SVRGRegressor(max_iter=value).fit(X, TARGET),
-    "max_time": lambda value: SVRGRegressor(max_time=value).fit(X, TARGET),
-    "max_time of a search": lambda value: SVRGRegressorCV(max_time=value).fit(X, TARGET),
-    "Cs": lambda value: SVRGClassifierCV(Cs=[value]).fit(X, LABELS),
-    "alphas": lambda value: SVRGRegressorCV(alphas=np.array([value])).fit(X, TARGET),
-    "alphas, how many": lambda value: SVRGRegressorCV(alphas=value).fit(X, TARGET),
-    "l1_ratios": lambda value: SVRGRegressorCV(l1_ratios=[value]).fit(X, TARGET),
-    "class_weight": lambda value: SVRGClassifier(class_weight={False: value}).fit(X, LABELS),
+    "C": lambda value: GLMClassifier(C=value).fit(X, LABELS),
+    "alpha": lambda value: GLMRegressor(alpha=value).fit(X, TARGET),
+    "l1_ratio": lambda value: GLMRegressor(l1_ratio=value).fit(X, TARGET),
+    "epsilon": lambda value: GLMRegressor("huber", epsilon=value).fit(X, TARGET),
+    "power": lambda value: GLMRegressor("tweedie", power=value).fit(X, TARGET),
+    "tol": lambda value: GLMRegressor(tol=value).fit(X, TARGET),
+    "max_iter": lambda value: GLMRegressor(max_iter=value).fit(X, TARGET),
+    "max_time": lambda value: GLMRegressor(max_time=value).fit(X, TARGET),
+    "max_time of a search": lambda value: GLMRegressorCV(max_time=value).fit(X, TARGET),
+    "Cs": lambda value: GLMClassifierCV(Cs=[value]).fit(X, LABELS),
+    "alphas": lambda value: GLMRegressorCV(alphas=np.array([value])).fit(X, TARGET),
+    "alphas, how many": lambda value: GLMRegressorCV(alphas=value).fit(X, TARGET),
+    "l1_ratios": lambda value: GLMRegressorCV(l1_ratios=[value]).fit(X, TARGET),
+    "class_weight": lambda value: GLMClassifier(class_weight={False: value}).fit(X, LABELS),
     "memory_limit": lambda value: Chunks(X, memory_limit=value),
     "test_size": lambda value: Chunks(X).train_test_split(test_size=value),
 }
@@ -215,4 +215,4 @@ def test_a_setting(setting, value):
 def test_masked_strengths():
     strengths = np.ma.array([1.0, 10.0], mask=[False, True])
     with pytest.raises((TypeError, ValueError), match=r"Cs.*masked value in row 1|Cs must be"):
-        SVRGClassifierCV(Cs=strengths).fit(X, LABELS)
+        GLMClassifierCV(Cs=strengths).fit(X, LABELS)

@@ -4,23 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import constants, descent, descent_columns, descent_kernels as kernels
-from provenglm.data.budget import columns_of_a_copy
-from provenglm.descent import Descent, least, minimise
-from provenglm.descent_columns import (
+from linear_oracle import values
+from provenglm import constants, plan
+from provenglm.methods import descent, descent_columns, descent_kernels as kernels
+from provenglm.methods.descent import CoordinateDescent, least, minimise
+from provenglm.methods.descent_columns import (
     Columns,
-    OfClasses,
-    OfOneOutput,
-    conjugate_gradients,
+    ScalarQuadratic,
+    SoftmaxQuadratic,
+    dense_columns,
     least_along,
-    of_dense,
-    of_sparse,
+    sparse_columns,
 )
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.budget import columns_of_a_copy
+from provenglm.model.conjugate_gradients import conjugate_gradients
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.model.solution import Settings
 from provenglm.plan import choose
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
-from provenglm.solution import Settings
 from provenglm.solve import solve
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
@@ -60,22 +62,27 @@ def off(H, c, l1, t):
     return np.where(t != 0, np.abs(gradient + l1 * np.sign(t)), beyond).max() / l1.max()
 
 
+@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(seed):
+def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(monkeypatch, seed, few):
+    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
+    monkeypatch.setattr(constants, "MOST_STEPS", 1)
     H, c, l1 = case(seed)
     t = np.random.default_rng(1).normal(size=len(c))
     expected, gradient = t.copy(), H @ t - c
     for _ in range(3):
         before = value(H, c, l1, expected)
         sweep(H, c, l1, expected)
-        fell, _ = kernels.descend_matrix(H, gradient, t, l1, 1, 5, 0.0, 0.0, False)
+        fell, _ = descent._sweeps(H, gradient, t, l1, 0.0, 0.0, False)
         assert np.abs(t - expected).max() < 1e-12
         assert np.abs(gradient - (H @ t - c)).max() < 1e-12
         assert 0 < fell <= before - value(H, c, l1, t) + 1e-12
 
 
+@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_the_least_of_a_matrix(seed):
+def test_the_least_of_a_matrix(monkeypatch, seed, few):
+    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
     H, c, l1 = case(seed)
     for start in (np.zeros(len(c)), np.random.default_rng(1).normal(size=len(c))):
         t = minimise(H, H @ start - c, start, l1)
@@ -150,6 +157,12 @@ def objective_of(loss, intercept=True, l1=0.02, kind="dense", size=60):
     return prepare(problem, Workers(1), size, rng, precise=True)[0]
 
 
+def hessian_over(objective, chosen, curvature):
+    method = CoordinateDescent(objective)
+    method._chosen = chosen
+    return method._hessian_over(curvature)
+
+
 def point_of(objective):
     outputs = objective.loss.outputs
     shape = (9, outputs) if outputs > 1 else (9,)
@@ -161,10 +174,8 @@ def point_of(objective):
 
 @pytest.mark.parametrize("chosen", [[0, 3, 4, 7], []], ids=["four", "none"])
 @pytest.mark.parametrize("intercept", [True, False])
-@MANY
+@pytest.mark.parametrize("loss", [Logistic(), Squared(), Poisson()], ids=lambda loss: loss.name)
 def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
-    if isinstance(loss, Huber):
-        pytest.skip("it has a curvature of its own on the straight part")
     objective = objective_of(loss, intercept, size=31)
     chosen = np.array(chosen, np.intp)
     theta, way = point_of(objective), np.zeros_like(point_of(objective))
@@ -174,7 +185,7 @@ def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
         way[-1] = 0
     scores = objective.snapshot(theta).scores
     curvature = loss.second_derivative(scores, objective.target)
-    hessian = descent._hessian(objective, chosen, curvature)
+    hessian = hessian_over(objective, chosen, curvature)
     ahead, behind = (objective.snapshot(theta + h * way).gradient for h in (1e-5, -1e-5))
     difference = (ahead - behind)[kept].ravel() / 2e-5
     assert np.allclose(hessian @ way[kept].ravel(), difference, rtol=1e-6, atol=1e-8)
@@ -183,8 +194,20 @@ def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
 def columns_of(objective, chosen):
     if objective.rows.__class__.__name__ == "CsrRows":
         center = objective.scaling.center[chosen] * objective.scaling.inverse[chosen]
-        return Columns(of_sparse(objective), chosen.astype(np.uint64), center)
-    return of_dense(objective, chosen)
+        return Columns(sparse_columns(objective), chosen.astype(np.uint64), center)
+    return dense_columns(objective, chosen)
+
+
+def hessian_of_classes(objective, chosen, curvature):
+    """The Hessian over some features and the intercept, theta raveled: entry by entry."""
+    scaling, p = objective.scaling, curvature.probability
+    X = (objective.rows.block(slice(0, objective.n)) - scaling.center) * scaling.inverse
+    X = np.column_stack([X[:, chosen], np.full(objective.n, float(objective.intercept))])
+    each = np.einsum("ik,kl->ikl", p, np.eye(p.shape[1])) - np.einsum("ik,il->ikl", p, p)
+    hessian = np.einsum("i,ia,ib,ikl->akbl", objective.share, X, X, each)
+    size = X.shape[1] * p.shape[1]
+    penalty = np.append(objective.penalty[chosen], 0.0)
+    return hessian.reshape(size, size) + np.diag(np.repeat(penalty, p.shape[1]))
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -203,13 +226,14 @@ def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind)
     l1, l2 = objective.l1[chosen], objective.penalty[chosen]
     arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
     if loss.outputs > 1:
-        model = OfClasses(*arguments, snapshot.gradient[chosen], l1, l2, 0.0)
+        model = SoftmaxQuadratic(*arguments, snapshot.gradient[chosen], l1, l2, 0.0)
     else:
-        model = OfOneOutput(*arguments, l1, l2, 0.0)
+        model = ScalarQuadratic(*arguments, l1, l2, 0.0)
     t, shift, fall, slope = model.solve()
     dense = objective_of(loss, intercept, size=31)
     curvature = loss.second_derivative(snapshot.scores, objective.target)
-    hessian = descent._hessian(dense, chosen, curvature)
+    hessian_of = hessian_of_classes if loss.outputs > 1 else hessian_over
+    hessian = hessian_of(dense, chosen, curvature)
     before, gradient = theta[kept].ravel(), snapshot.gradient[kept].ravel()
     outputs = loss.outputs
     each = np.repeat(objective.l1[kept], outputs)
@@ -279,7 +303,7 @@ def test_equal_columns_are_found(seed):
     weight = np.random.default_rng(1).uniform(size=40) * (seed % 4 > 0)
     _, mean, square = kernels.measure(*arrays, chosen, weight, weight)
     order = np.lexsort((square, mean)).astype(np.uint64)
-    first = kernels.first_twins(*arrays, chosen, order, mean, square, l1)
+    first = kernels.first_duplicates(*arrays, chosen, order, mean, square, l1)
     # Each is one of its own kind, and if sums tell columns apart all of a kind are the same one.
     assert all(np.array_equal(X[:, j], X[:, k]) and l1[j] == l1[k] for j, k in enumerate(first))
     assert np.array_equal(first[first], first)
@@ -296,7 +320,7 @@ def test_equal_columns_share_no_coefficient(seed):
     chosen, before = np.arange(30), rng.normal(size=30)
     snapshot = objective.snapshot(np.append(before, 0.1))
     arguments = objective, columns_of(objective, chosen), snapshot, before
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
+    model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
     merged = model._t
     kinds = np.unique(X, axis=1, return_inverse=True)[1].ravel()
     for kind in range(kinds.max() + 1):
@@ -308,7 +332,7 @@ def test_equal_columns_share_no_coefficient(seed):
     assert fall > 0
     assert all((t[kinds == kind] != 0).sum() <= 1 for kind in kinds)
     # A squared penalty is least if they share.
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
+    model = ScalarQuadratic(*arguments, objective.l1[chosen], np.full(30, 0.01), 0.0)
     assert np.array_equal(model._t, before)
 
 
@@ -328,16 +352,19 @@ def test_equal_columns_share_no_coefficient_of_classes(monkeypatch, seed):
 
 
 @pytest.mark.parametrize("loss", [Logistic(), Softmax(3)], ids=lambda loss: loss.name)
-def test_a_constant_column_beside_the_hessian_of_a_sample(monkeypatch, loss):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+def test_a_constant_column_beside_a_start_from_a_sample(monkeypatch, loss):
+    monkeypatch.setattr(plan, "_starts_from_a_sample", lambda _: True)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 4))
-    y = (X[:, :1] + rng.gumbel(size=(400, max(2, loss.outputs)))).argmax(axis=1)
+    slopes = np.arange(max(2, loss.outputs))
+    y = (X[:, :1] * slopes + rng.gumbel(size=(400, len(slopes)))).argmax(axis=1)
     X[:, 2] = 3
-    settings = Settings(tol=1e-8, metric="hessian")
+    settings = Settings(tol=1e-8)
     problem = Problem(X, y, loss, 1e-3, None, True, l1=1e-3)
     found = solve(problem, settings)
-    assert found.method == "svrg, hessian, proximal"
+    # It begins where the sample's rows lead, here all of them.
+    null = values(loss, np.zeros((400, loss.outputs)), y).mean()
+    assert found.history[0].objective - found.objective < 0.01 * (null - found.objective)
     assert not found.coef[2].any()
     without = solve(replace(problem, features=X[:, [0, 1, 3]]), settings)
     assert found.objective == pytest.approx(without.objective, rel=1e-8)
@@ -351,7 +378,9 @@ def test_conjugate_gradients_solve_the_system():
     assert np.abs(kernels.product(*arrays, chosen, l2, total, weight, right) - H @ right).max() < (
         1e-12
     )
-    step = conjugate_gradients(lambda way: H @ way, right, H.diagonal())
+    step = conjugate_gradients(
+        lambda way: H @ way, right, lambda rest: rest / H.diagonal(), 0.1
+    ).step
     rest = right - H @ step
     assert rest @ (rest / H.diagonal()) <= 0.0101 * (right @ (right / H.diagonal()))
     along = np.empty(50)
@@ -367,9 +396,9 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     theta = np.zeros(9)
     snapshot = objective.snapshot(theta)
     arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
-    model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+    model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
     curvature = Logistic().second_derivative(snapshot.scores, objective.target)
-    H = descent._hessian(objective_of(Logistic(), intercept), chosen, curvature)
+    H = hessian_over(objective_of(Logistic(), intercept), chosen, curvature)
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
     if intercept:
         H -= np.outer(H[-1], H[-1]) / H[-1, -1]
@@ -391,7 +420,7 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     assert in_all / 60 < 0.99 * pairs
     for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
         monkeypatch.setattr(constants, "PAIRS_OF_A_NUMBER", most)
-        model = OfOneOutput(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
+        model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
         assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
         assert (model._gram is not None) == is_made
 
@@ -426,7 +455,7 @@ def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
     theta = np.zeros(9)
     theta[3] = 0.1
     snapshot = objective.snapshot(theta)
-    run = Descent(objective, None)
+    run = CoordinateDescent(objective)
     assert np.array_equal(run._choose(snapshot), np.arange(8))  # so few: all of them
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
     excess = np.abs(snapshot.gradient[:-1])
@@ -441,7 +470,7 @@ def test_what_is_close_to_the_penalty_joins_with_what_is_beyond(monkeypatch, los
     objective = objective_of(loss, l1=1e-6)
     snapshot = objective.snapshot(np.zeros(9))
     size = np.abs(snapshot.gradient[:-1])
-    run = Descent(objective, None)
+    run = CoordinateDescent(objective)
     run._l1 = np.append(size / [1.2, 0.97, 0.3, 1.1, 0.99, 0.9, 0.98, 0.0001], 0)
     # Without columns that are kept it would cost a Hessian of more features.
     close = [0, 1, 3, 4, 6] if loss.is_quadratic else [0, 3]
@@ -466,7 +495,7 @@ def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
         # Eight numbers a row beside them, and the intercept's; in three quarters of the room.
         limited = replace(objective, room=(columns + 1 + 8) * 60 * 8 * 4 // 3 + 1)
         assert columns_of_a_copy(limited.room, 60, 1) == columns + 1
-        run = Descent(limited, None)
+        run = CoordinateDescent(limited)
         if columns < 3:
             with pytest.raises(ValueError, match=r"^2 of 8 features .* higher memory_limit"):
                 run._choose(snapshot)
@@ -475,7 +504,7 @@ def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
         assert np.array_equal(run._choose(snapshot), np.sort(wanted))
     # Where none is missing, those that are there may fill it.
     snapshot.gradient[:] = 0
-    run = Descent(replace(objective, room=(2 + 1 + 8) * 60 * 8 * 4 // 3 + 1), None)
+    run = CoordinateDescent(replace(objective, room=(2 + 1 + 8) * 60 * 8 * 4 // 3 + 1))
     assert np.array_equal(run._choose(snapshot), [3, 5])
 
 
@@ -508,12 +537,12 @@ def test_huber_with_corners():
     assert 0 < (found.coef != 0).sum() < 12
 
 
-def test_a_sample_of_all_rows_is_none():
-    """Its Hessian would be dearer than those of the working set: 1.2 to 30 times as long."""
+def test_a_start_from_a_sample_of_many_rows_alone():
+    """Of few, its Hessian is dearer than those of the working set: 1.2 to 30 times as long."""
     rng = np.random.default_rng(0)
-    for n, name in ((3000, "newton, proximal, working set"), (8000, "svrg, hessian, proximal")):
-        X, y = rng.normal(size=(n, 400)), rng.integers(0, 2, n)
-        assert choose(Problem(X, y, Logistic(), 0.0, l1=0.1), Settings()).name == name
+    for n, has_start in ((3000, False), (8000, False), (40_000, True)):
+        X, y = np.broadcast_to(rng.normal(size=400), (n, 400)), rng.integers(0, 2, n)
+        assert choose(Problem(X, y, Logistic(), 0.0, l1=0.1)).measures_alone is not has_start
 
 
 @MANY
@@ -533,7 +562,21 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
 
     monkeypatch.setattr(kernels, name, counted)
     if loss.outputs > 1:
-        OfClasses(*arguments, snapshot.gradient[chosen], l1, l2, 0.0).solve()
+        SoftmaxQuadratic(*arguments, snapshot.gradient[chosen], l1, l2, 0.0).solve()
     else:
-        OfOneOutput(*arguments, l1, l2, 0.0).solve()
+        ScalarQuadratic(*arguments, l1, l2, 0.0).solve()
     assert len(sweeps) == 1
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
+def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
+    def loaded(name):
+        raise AssertionError(f"{name} is loaded")
+
+    monkeypatch.setattr("provenglm.compiled.kernels", loaded)
+    monkeypatch.setattr(descent, "kernels", loaded)
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)
+    for l1 in (1e-4, 0.02):
+        found = solve(Problem(X, y, loss, 0.0, None, True, l1=l1), Settings(tol=1e-6))
+        assert found.gap <= 1e-6 * found.history[0].objective

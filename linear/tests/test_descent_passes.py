@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor, constants, descent, descent_columns
-from provenglm.descent_columns import ColumnPass, of_one_output
-from provenglm.duality import duality_gap
-from provenglm.kept_products import KeptProducts
-from provenglm.losses import Huber, Logistic, Poisson, Squared
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
+from provenglm import GLMClassifier, GLMRegressor, constants
+from provenglm.methods import descent, descent_columns
+from provenglm.methods.descent_columns import ByColumns, screened_columns
+from provenglm.methods.kept_products import KeptProducts
+from provenglm.model.losses import Huber, Logistic, Poisson, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.proof.duality import duality_gap
 from provenglm.workers import Workers
 from scipy.sparse import csr_array, random as random_matrix
 from sklearn.linear_model import LogisticRegression
@@ -40,11 +41,14 @@ def objective_of(loss, *, size=0, intercept=True, l1=0.01, dtype=np.float64, den
 def test_a_pass_by_columns_is_one_by_rows(monkeypatch, loss, size, intercept, dtype):
     monkeypatch.setattr(descent_columns, "_SURE", -1.0)  # all columns stay
     objective = objective_of(loss, size=size, intercept=intercept, dtype=dtype)
-    small, arrays, kept = of_one_output(objective)
+    small, arrays, kept = screened_columns(objective)
     np.testing.assert_array_equal(kept, np.arange(41))
     theta = np.random.default_rng(1).normal(size=41) * (np.arange(41) % 3 == 0)
     theta[-1] *= intercept
-    expected, found = objective.snapshot(theta), ColumnPass(small, arrays).snapshot(theta)
+    expected, found = (
+        objective.snapshot(theta),
+        small.extended(ByColumns, arrays=arrays).snapshot(theta),
+    )
     assert found.objective == pytest.approx(expected.objective, rel=1e-12)
     np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-9, atol=1e-12)
@@ -59,7 +63,7 @@ def test_a_pass_by_columns_is_one_by_rows(monkeypatch, loss, size, intercept, dt
 @pytest.mark.parametrize("size", [0, 200])
 def test_a_column_is_left_out_if_no_residuals_bring_it_beyond_the_penalty(size):
     objective = objective_of(Logistic(), size=size)
-    _, _, kept = of_one_output(objective)
+    _, _, kept = screened_columns(objective)
     X, y, share = objective.rows.block(slice(0, 300)).toarray(), objective.target, objective.share
     # A residual is between -y and 1 - y.
     low, high = X * -y[:, None], X * (1 - y)[:, None]
@@ -72,7 +76,7 @@ def test_a_column_is_left_out_if_no_residuals_bring_it_beyond_the_penalty(size):
 
 @pytest.mark.parametrize("loss", [Squared(), Poisson()], ids=lambda loss: loss.name)
 def test_unbounded_residuals_leave_no_column_out(loss):
-    _, _, kept = of_one_output(objective_of(loss))
+    _, _, kept = screened_columns(objective_of(loss))
     assert len(kept) == 41
 
 
@@ -93,14 +97,14 @@ def test_columns_that_are_left_out_have_no_coefficient(monkeypatch, text, C, int
     counts = []
 
     def counted(objective):
-        found = of_one_output(objective)
+        found = screened_columns(objective)
         counts.append(len(found[2]) - 1)
         return found
 
-    monkeypatch.setattr(descent, "of_one_output", counted)
-    model = SVRGClassifier(**kwargs).fit(X, y)
+    monkeypatch.setattr(descent, "screened_columns", counted)
+    model = GLMClassifier(**kwargs).fit(X, y)
     monkeypatch.setattr(descent_columns, "_SURE", -1.0)
-    other = SVRGClassifier(**kwargs).fit(X, y)
+    other = GLMClassifier(**kwargs).fit(X, y)
     assert counts[0] < 2999
     assert counts[1] == 3000
     assert model.objective_ == pytest.approx(other.objective_, rel=1e-10)
@@ -115,9 +119,9 @@ def test_columns_that_are_left_out_have_no_coefficient(monkeypatch, text, C, int
 def test_a_start_with_coefficients_of_columns_that_are_left_out(text):
     X, y = text
     kwargs = {"l1_ratio": 0.5, "tol": 1e-10}
-    warm = SVRGClassifier(C=30.0, warm_start=True, **kwargs).fit(X, y)
+    warm = GLMClassifier(C=30.0, warm_start=True, **kwargs).fit(X, y)
     warm.set_params(C=0.3).fit(X, y)
-    cold = SVRGClassifier(C=0.3, **kwargs).fit(X, y)
+    cold = GLMClassifier(C=0.3, **kwargs).fit(X, y)
     assert warm.objective_ == pytest.approx(cold.objective_, rel=1e-9)
     np.testing.assert_allclose(warm.coef_, cold.coef_, atol=1e-5)
 
@@ -159,8 +163,8 @@ def test_a_lasso_of_kept_products_is_that_of_fresh_products(monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 500)) + rng.normal(size=(120, 1))
     y = X[:, :30] @ rng.normal(size=30) + rng.normal(size=120)
-    kept = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    kept = GLMRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     monkeypatch.setattr(constants, "KEPT_NUMBERS", 0)
-    fresh = SVRGRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
+    fresh = GLMRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     assert kept.objective_ == pytest.approx(fresh.objective_, rel=1e-10)
     np.testing.assert_allclose(kept.coef_, fresh.coef_, atol=1e-5)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from elastic_net_oracle import objective as value_of, proximal_gradient
-from provenglm import SVRGRegressor
-from provenglm.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
-from provenglm.losses import Logistic, Poisson, Softmax, Squared
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm import GLMRegressor
+from provenglm.model.losses import Logistic, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.proof.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
 from provenglm.workers import Workers
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Poisson(), Tweedie(1.5), Gamma()]
@@ -134,7 +134,7 @@ def test_no_row_without_weight_makes_a_bound_of_nothing(l1_ratio):
     X = rng.normal(size=(60, 5))
     y = rng.gamma(1, np.exp(X @ [1, -1, 0.5, 0, 0])) + 1e-3
     X[0] = 1e4
-    model = SVRGRegressor("tweedie", alpha=0.01, l1_ratio=l1_ratio, tol=1e-10)
+    model = GLMRegressor("tweedie", alpha=0.01, l1_ratio=l1_ratio, tol=1e-10)
     least = model.fit(X[1:], y[1:]).objective_
     model.fit(X, y, np.arange(60) > 0)
     for row in model.history_:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from provenglm import constants
-from provenglm.factor import Factor
+from provenglm.methods.factor import Factor
 
 
 def matrix_of(m, rng):

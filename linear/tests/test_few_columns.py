@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from provenglm import constants, descent
-from provenglm.losses import Squared
-from provenglm.problem import Problem
-from provenglm.solution import Settings
+from provenglm import constants
+from provenglm.methods import descent
+from provenglm.model.losses import Squared
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings
 from provenglm.solve import Session, solve
 from sklearn.linear_model import ElasticNet
 

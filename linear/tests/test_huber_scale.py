@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from provenglm import Chunks, SVRGRegressor, constants
+from provenglm import Chunks, GLMRegressor, constants
 from provenglm.huber_scale import (
     best_scale,
     joint_objective,
@@ -15,9 +15,9 @@ from provenglm.huber_scale import (
     solve_with_scale,
     weighted_median,
 )
-from provenglm.losses import Huber
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
+from provenglm.model.losses import Huber
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
 from scipy.optimize import brentq, minimize
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
@@ -161,9 +161,9 @@ def test_a_gap_is_near_the_distance_with_next_to_no_penalty(monkeypatch, kind):
     if kind == "far off":
         X = X / X.std(axis=0) + 1e5
     form = {"sparse": csr_array(X), "chunks": Chunks([X[:100], X[100:]])}.get(kind, X)
-    model = SVRGRegressor("huber", alpha=1e-8, tol=1e-7).fit(form, y)
+    model = GLMRegressor("huber", alpha=1e-8, tol=1e-7).fit(form, y)
     assert model.gap_ <= 1e-7 * model.objective_
-    exact = SVRGRegressor("huber", alpha=1e-8, tol=1e-12).fit(X, y)
+    exact = GLMRegressor("huber", alpha=1e-8, tol=1e-12).fit(X, y)
     assert -1e-12 <= model.objective_ - exact.objective_ <= model.gap_ + 1e-12
 
 
@@ -218,9 +218,9 @@ def test_far_outliers_cost_no_precision(outlier, share):
     X = rng.normal(size=(500, 3))
     y = X @ [3.0, -2.0, 1.0] + 1 + 0.5 * rng.normal(size=500)
     is_far = rng.random(500) < share
-    model = SVRGRegressor("huber", alpha=1e-6).fit(X, np.where(is_far, outlier, y))
+    model = GLMRegressor("huber", alpha=1e-6).fit(X, np.where(is_far, outlier, y))
     # Beyond epsilon it does not matter how far an outlier is: the optimum is the same.
-    near = SVRGRegressor("huber", alpha=1e-6).fit(X, np.where(is_far, np.sign(outlier) * 500, y))
+    near = GLMRegressor("huber", alpha=1e-6).fit(X, np.where(is_far, np.sign(outlier) * 500, y))
     np.testing.assert_allclose(model.coef_, near.coef_, atol=0.01)
     assert model.stop_reason_ == "the optimum is as near as tol asks"
 
@@ -231,7 +231,7 @@ def test_perfect_fits(make, expected, alpha):
     X = np.random.default_rng(0).normal(size=(60, 3))
     y = make(X)
     with allowed(alpha):
-        model = SVRGRegressor("huber", alpha=alpha).fit(X, y)
+        model = GLMRegressor("huber", alpha=alpha).fit(X, y)
     if alpha:
         assert model.stop_reason_ == "the optimum is as near as tol asks"
     assert 0 <= model.scale_ < 1
@@ -245,15 +245,15 @@ def test_the_unit_of_the_target_is_no_matter(unit):
     problem = problem_of(2, l2=0.01)
     X, y = problem.features, problem.target
     with allowed(alpha=0):
-        model = SVRGRegressor("huber", alpha=0, tol=1e-10).fit(X, y)
-        scaled = SVRGRegressor("huber", alpha=0, tol=1e-10).fit(X, y * unit)
+        model = GLMRegressor("huber", alpha=0, tol=1e-10).fit(X, y)
+        scaled = GLMRegressor("huber", alpha=0, tol=1e-10).fit(X, y * unit)
     np.testing.assert_allclose(scaled.coef_ / unit, model.coef_, rtol=1e-4)
     assert scaled.scale_ / unit == pytest.approx(model.scale_, rel=1e-4)
 
 
 def test_the_scale_of_an_earlier_fit_does_not_stay():
     X = np.random.default_rng(0).normal(size=(60, 3))
-    model = SVRGRegressor("huber").fit(X, X[:, 0])
+    model = GLMRegressor("huber").fit(X, X[:, 0])
     assert hasattr(model, "scale_")
     model.set_params(loss="squared").fit(X, X[:, 0])
     assert not hasattr(model, "scale_")

@@ -6,13 +6,7 @@ from functools import partial
 import large_data
 import numpy as np
 import pytest
-from provenglm import (
-    SVRGClassifier,
-    SVRGClassifierCV,
-    SVRGRegressor,
-    SVRGRegressorCV,
-    constants,
-)
+from provenglm import GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV, constants
 from scipy.sparse import csr_array
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
@@ -63,10 +57,10 @@ def test_the_covariance_is_that_of_the_textbook(name, weighted, intercept, penal
     total = N if weight is None else weight.sum()
     if name == "logistic":
         C = 1 / (penalty * total) if penalty else np.inf
-        model = SVRGClassifier(C, fit_intercept=intercept).fit(X, y, weight)
+        model = GLMClassifier(C, fit_intercept=intercept).fit(X, y, weight)
         given, offset = (weight,), 0.0
     else:
-        model = SVRGRegressor(name, alpha=penalty, fit_intercept=intercept)
+        model = GLMRegressor(name, alpha=penalty, fit_intercept=intercept)
         model.fit(X, y, weight, OFFSET)
         given, offset = (weight, OFFSET), OFFSET
     expected = textbook(name, model, y, weight, offset, penalty * total, intercept)
@@ -85,7 +79,7 @@ def test_they_are_the_deviation_of_coefficients_over_samples():
     for _ in range(400):
         Z = rng.normal(size=(200, 2))
         y = rng.gamma(2, np.exp(Z @ [0.5, -0.3] + 1) / 2)
-        model = SVRGRegressor("gamma", alpha=0).fit(Z, y)
+        model = GLMRegressor("gamma", alpha=0).fit(Z, y)
         coefs.append([*model.coef_, model.intercept_])
         errors.append(model.standard_errors(Z, y))
     np.testing.assert_allclose(np.mean(errors, axis=0), np.std(coefs, axis=0), rtol=0.15)
@@ -94,9 +88,9 @@ def test_they_are_the_deviation_of_coefficients_over_samples():
 def test_units_and_origins_of_features_change_nothing_else():
     y = TARGETS["poisson"]
     scale, origin = 10.0 ** np.array([-8, 8, 0, 3]), np.array([0, 1e4, 1e4, 0])
-    plain = SVRGRegressor("poisson", alpha=0, tol=1e-10).fit(X, y)
+    plain = GLMRegressor("poisson", alpha=0, tol=1e-10).fit(X, y)
     moved = (X + origin) * scale
-    model = SVRGRegressor("poisson", alpha=0, tol=1e-10).fit(moved, y)
+    model = GLMRegressor("poisson", alpha=0, tol=1e-10).fit(moved, y)
     np.testing.assert_allclose(
         (model.standard_errors(moved, y)[:P] * scale), plain.standard_errors(X, y)[:P], rtol=1e-5
     )
@@ -104,75 +98,75 @@ def test_units_and_origins_of_features_change_nothing_else():
 
 def test_weights_are_frequencies():
     y, count = TARGETS["squared"], WEIGHT.astype(int)
-    weighted = SVRGRegressor(alpha=0).fit(X, y, WEIGHT).covariance(X, y, WEIGHT)
+    weighted = GLMRegressor(alpha=0).fit(X, y, WEIGHT).covariance(X, y, WEIGHT)
     rows, values = np.repeat(X, count, axis=0), np.repeat(y, count)
-    repeated = SVRGRegressor(alpha=0).fit(rows, values).covariance(rows, values)
+    repeated = GLMRegressor(alpha=0).fit(rows, values).covariance(rows, values)
     np.testing.assert_allclose(weighted, repeated, rtol=1e-6)
 
 
 def test_labels_class_weights_and_the_chosen_C():
     y = np.where(TARGETS["logistic"] > 0, "yes", "no")
-    model = SVRGClassifier(class_weight={"yes": 2.0}).fit(X, y)
-    same = SVRGClassifier().fit(X, y, np.where(y == "yes", 2.0, 1.0))
+    model = GLMClassifier(class_weight={"yes": 2.0}).fit(X, y)
+    same = GLMClassifier().fit(X, y, np.where(y == "yes", 2.0, 1.0))
     np.testing.assert_allclose(
         model.covariance(X, y), same.covariance(X, y, np.where(y == "yes", 2.0, 1.0))
     )
-    chosen = SVRGClassifierCV(Cs=[0.1, 1.0], cv=3).fit(X, y)
-    one = SVRGClassifier(chosen.C_).fit(X, y)
+    chosen = GLMClassifierCV(Cs=[0.1, 1.0], cv=3).fit(X, y)
+    one = GLMClassifier(chosen.C_).fit(X, y)
     np.testing.assert_allclose(chosen.covariance(X, y), one.covariance(X, y), rtol=1e-4)
 
 
 def test_data_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "SMALL", 0)
     y = TARGETS["gamma"]
-    expected = SVRGRegressor("gamma").fit(X, y).covariance(X, y)
+    expected = GLMRegressor("gamma").fit(X, y).covariance(X, y)
     for name, form in large_data.forms(tmp_path, X).items():
-        model = SVRGRegressor("gamma").fit(form, y)
+        model = GLMRegressor("gamma").fit(form, y)
         np.testing.assert_allclose(model.covariance(form, y), expected, 1e-4, err_msg=name)
 
 
 def same_twice(intercept=True):
     doubled = np.column_stack([X, X[:, 1] * 2])
-    model = SVRGRegressor(alpha=0, fit_intercept=intercept).fit(doubled, TARGETS["squared"])
+    model = GLMRegressor(alpha=0, fit_intercept=intercept).fit(doubled, TARGETS["squared"])
     return model.covariance(doubled, TARGETS["squared"])
 
 
 def constant():
     wider = np.column_stack([X, np.full(N, 0.1)])
-    model = SVRGRegressor(alpha=0).fit(wider, TARGETS["squared"])
+    model = GLMRegressor(alpha=0).fit(wider, TARGETS["squared"])
     return model.covariance(wider, TARGETS["squared"])
 
 
 def separated():
     with pytest.warns(ConvergenceWarning):
-        return SVRGClassifier(C=np.inf).fit(X, X[:, 0] > 0)
+        return GLMClassifier(C=np.inf).fit(X, X[:, 0] > 0)
 
 
 @pytest.mark.parametrize(
     ("of", "told"),
     [
-        (same_twice, "columns 1, 4 of X are a linear combination of each other, and their"),
-        (constant, "column 4 of X is the same in all rows, and its coefficient has no"),
+        (same_twice, "columns 1, 4 of X are linearly dependent, so their"),
+        (constant, "column 4 of X is the same in all rows, so its coefficient has no"),
         (
-            lambda: SVRGRegressor("huber").fit(X, MEAN).standard_errors(X, MEAN),
-            "loss is 'huber', which is no likelihood",
+            lambda: GLMRegressor("huber").fit(X, MEAN).standard_errors(X, MEAN),
+            "loss is 'huber', which has no likelihood",
         ),
         (
-            lambda: SVRGRegressor(l1_ratio=0.5).fit(X, MEAN).standard_errors(X, MEAN),
-            "l1_ratio is 0.5, and coefficients that a penalty on sizes sets to 0 have no standard",
+            lambda: GLMRegressor(l1_ratio=0.5).fit(X, MEAN).standard_errors(X, MEAN),
+            "l1_ratio is 0.5, and coefficients that an L1 penalty sets to 0 have no standard",
         ),
         (
-            lambda: SVRGClassifier().fit(X, WEIGHT).covariance(X, WEIGHT),
-            "there are 3 classes, and covariance is that of two",
+            lambda: GLMClassifier().fit(X, WEIGHT).covariance(X, WEIGHT),
+            "there are 3 classes, and covariance supports two",
         ),
         (
-            lambda: SVRGRegressor(alpha=0).fit(X[:5], MEAN[:5]).covariance(X[:5], MEAN[:5]),
-            "there are 5 rows for 5 coefficients, and nothing is left to estimate the dispersion",
+            lambda: GLMRegressor(alpha=0).fit(X[:5], MEAN[:5]).covariance(X[:5], MEAN[:5]),
+            "there are 5 rows for 5 coefficients, which leaves none to estimate the dispersion",
         ),
         (
             lambda: separated().standard_errors(X, X[:, 0] > 0),
             "there is no finite optimum: the classes can be separated, and nothing is penalised: "
-            "coefficients that grow for ever have no standard errors; give a penalty",
+            "infinite coefficients have no standard errors; give a penalty",
         ),
     ],
 )
@@ -192,7 +186,7 @@ def test_a_row_of_weight_0_counts_nowhere(name, size, target, container):
     features = np.vstack([X, np.full((1, P), size), np.full((1, P), -size)])
     targets = np.r_[y, [1.0, 0.0] if logistic else [target, target]]
     weight = np.r_[WEIGHT, 0, 0]
-    make = SVRGClassifier if logistic else partial(SVRGRegressor, name, alpha=1e-3)
+    make = GLMClassifier if logistic else partial(GLMRegressor, name, alpha=1e-3)
     model = make(tol=1e-12).fit(container(X), y, WEIGHT)
     given = container(features), targets, weight
     other = make(tol=1e-12).fit(*given)
@@ -203,7 +197,7 @@ def test_a_row_of_weight_0_counts_nowhere(name, size, target, container):
         np.testing.assert_allclose(other.standard_errors(*given), errors, rtol=1e-5)
     splits = [(np.r_[0:200, N], np.r_[200:N, N + 1]), (np.r_[100:N, N + 1], np.r_[0:100, N])]
     without = [tuple(part[part < N] for part in split) for split in splits]
-    crossed = partial(SVRGClassifierCV, 3) if logistic else partial(SVRGRegressorCV, name, alphas=3)
+    crossed = partial(GLMClassifierCV, 3) if logistic else partial(GLMRegressorCV, name, alphas=3)
     model = crossed(cv=without, tol=1e-10).fit(container(X), y, WEIGHT)
     with np.errstate(over="ignore"):  # of the predictions there
         other = crossed(cv=splits, tol=1e-10).fit(*given)

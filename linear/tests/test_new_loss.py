@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from provenglm import SVRGRegressor, SVRGRegressorCV, estimators
-from provenglm.losses import Dual, Huber, Logistic, Loss, Poisson, x_log_x
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm import GLMRegressor, GLMRegressorCV
+from provenglm.api import regressor
+from provenglm.model.losses import Dual, Huber, Logistic, Loss, Poisson, x_log_x
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
@@ -57,7 +58,7 @@ class LogCosh(Loss):
 
 @pytest.fixture(autouse=True)
 def in_the_table(monkeypatch):
-    monkeypatch.setitem(estimators._LOSSES, "logcosh", LogCosh)
+    monkeypatch.setitem(regressor._LOSSES, "logcosh", LogCosh)
 
 
 def problem(seed):
@@ -70,7 +71,7 @@ def problem(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_its_optimum(seed):
     X, y, _ = problem(seed)
-    model = SVRGRegressor("logcosh", alpha=0.01, tol=1e-10).fit(X, y)
+    model = GLMRegressor("logcosh", alpha=0.01, tol=1e-10).fit(X, y)
 
     def objective(w):
         size = np.abs(X @ w[:-1] + w[-1] - y)
@@ -80,7 +81,7 @@ def test_its_optimum(seed):
     found = minimize(objective, np.zeros(X.shape[1] + 1), tol=1e-12)
     assert model.objective_ == pytest.approx(found.fun, rel=1e-9)
     np.testing.assert_allclose(model.coef_, found.x[:-1], atol=1e-4)
-    chosen = SVRGRegressorCV("logcosh", alphas=[0.01], cv=3, tol=1e-10).fit(X, y)
+    chosen = GLMRegressorCV("logcosh", alphas=[0.01], cv=3, tol=1e-10).fit(X, y)
     np.testing.assert_allclose(chosen.coef_, model.coef_, atol=1e-4)
 
 
@@ -91,8 +92,8 @@ def test_its_gap_is_a_bound_though_it_knows_nothing_of_its_third_derivative():
         rough = {"tol": rng.choice([1e-1, 1e-2, 1e-3]), "max_iter": rng.integers(1, 4)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            model = SVRGRegressor("logcosh", alpha=alpha, **rough).fit(X, y)
-            exact = SVRGRegressor("logcosh", alpha=alpha, tol=1e-13).fit(X, y)
+            model = GLMRegressor("logcosh", alpha=alpha, **rough).fit(X, y)
+            exact = GLMRegressor("logcosh", alpha=alpha, tol=1e-13).fit(X, y)
         assert model.objective_ - exact.objective_ <= model.gap_ + 1e-12
 
 
@@ -106,7 +107,7 @@ def test_the_slope_bounds_the_third_derivative(loss):
 
 
 def test_a_loss_reads_its_own_arguments():
-    assert isinstance(SVRGRegressor("huber", epsilon=2.0)._loss(), Huber)
-    assert SVRGRegressor("tweedie", power=1.2)._loss() == Tweedie(1.2)
-    assert SVRGRegressor("tweedie", power=2)._loss() == Gamma()
-    assert SVRGRegressor("gamma", power=7)._loss() == Gamma()
+    assert isinstance(GLMRegressor("huber", epsilon=2.0)._loss(), Huber)
+    assert GLMRegressor("tweedie", power=1.2)._loss() == Tweedie(1.2)
+    assert GLMRegressor("tweedie", power=2)._loss() == Gamma()
+    assert GLMRegressor("gamma", power=7)._loss() == Gamma()

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns, values
 from provenglm.constants import BLOCK_BYTES
-from provenglm.losses import Logistic, Poisson, Softmax, Squared
-from provenglm.objective import Scaling, dense_products
-from provenglm.problem import Problem
-from provenglm.sampling import prepare
+from provenglm.model.losses import Logistic, Poisson, Softmax, Squared
+from provenglm.model.objective import Scaling
+from provenglm.model.problem import Problem
+from provenglm.model.sampling import prepare
+from provenglm.rows.products import dense_products
 from provenglm.workers import Workers
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

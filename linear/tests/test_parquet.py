@@ -9,8 +9,8 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
-from provenglm import Chunks, SVRGClassifier, constants
-from provenglm.data import disk
+from provenglm import Chunks, GLMClassifier, constants
+from provenglm.rows import disk
 
 N = 3000
 RNG = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def test_the_same_as_an_array(write):
     assert data.shape == X.shape
     assert data.dtype == np.float32
     assert data.lengths == [700, 300, 700, 700, 600]
-    model, peer = SVRGClassifier().fit(data, Y), SVRGClassifier().fit(X, Y)
+    model, peer = GLMClassifier().fit(data, Y), GLMClassifier().fit(X, Y)
     assert np.array_equal(model.coef_, peer.coef_)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     assert np.array_equal(model.predict(data), peer.predict(X))
@@ -57,8 +57,8 @@ def test_a_split(write):
     data = Chunks.from_parquet(write(columns_of(X)))
     train, test, y, y_test, rows, _ = data.train_test_split(Y, np.arange(N), random_state=0)
     assert train.columns == ["a", "b", "c"]
-    peer = SVRGClassifier().fit(X[rows], Y[rows])
-    model = SVRGClassifier().fit(train, y)
+    peer = GLMClassifier().fit(X[rows], Y[rows])
+    model = GLMClassifier().fit(train, y)
     np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-6)
     assert model.score(test, y_test) > 0.7
 
@@ -72,8 +72,8 @@ def test_many_rows(write, monkeypatch, most):
     monkeypatch.setattr(constants, "SMALL_DATA", 0)
     order = np.argsort(Y, kind="stable")
     data = Chunks.from_parquet(write(columns_of(X[order]), group=100))
-    model = SVRGClassifier(random_state=0, tol=1e-8).fit(data, Y[order])
-    peer = SVRGClassifier(tol=1e-12).fit(X, Y)
+    model = GLMClassifier(random_state=0, tol=1e-8).fit(data, Y[order])
+    peer = GLMClassifier(tol=1e-12).fit(X, Y)
     assert model.objective_ - peer.objective_ < 1e-7
     assert not [thread for thread in threading.enumerate() if "provenglm" in thread.name]
 
@@ -82,10 +82,8 @@ def test_columns_that_are_asked_for(write):
     path = write({**columns_of(X), "label": Y, "name": [str(y) for y in Y]})
     data = Chunks.from_parquet(str(path), columns=["c", "a"])
     assert np.array_equal(disk.DiskRows(data.parts).block(slice(0, N)), X[:, [2, 0]])
-    model = SVRGClassifier().fit(data, Y)
-    with pytest.raises(
-        ValueError, match="column 0 of X is 'a', and SVRGClassifier was fitted with"
-    ):
+    model = GLMClassifier().fit(data, Y)
+    with pytest.raises(ValueError, match="column 0 of X is 'a', and GLMClassifier was fitted with"):
         model.predict(Chunks.from_parquet(path, columns=["a", "c"]))
     with pytest.raises(ValueError, match="has no column 'd', or several of this name: it has 'a'"):
         Chunks.from_parquet(path, columns=["d"])
@@ -99,12 +97,12 @@ def test_null(write):
     path = write({"a": [1.0, None, 2.0], "b": [0.0, 1.0, 2.0]})
     words = "X has NaN in row 1, column 0 .'a'."
     with pytest.raises(ValueError, match=words):
-        SVRGClassifier().fit(Chunks.from_parquet(path), [0, 1, 0])
+        GLMClassifier().fit(Chunks.from_parquet(path), [0, 1, 0])
     path = write({"a": [1, None, 2]}, "whole.parquet")
     with pytest.raises(
         ValueError, match=r"column 'a' has null in row group 0 of .*, and int64 has no"
     ):
-        SVRGClassifier().fit(Chunks.from_parquet(path), [0, 1, 0])
+        GLMClassifier().fit(Chunks.from_parquet(path), [0, 1, 0])
 
 
 def test_types_of_two_files(write):
@@ -138,14 +136,14 @@ def test_a_file_that_changes(write):
     data = Chunks.from_parquet(path)
     os.truncate(path, 500)
     with pytest.raises(OSError, match="has 500 bytes, and had"):
-        SVRGClassifier().fit(data, Y)
+        GLMClassifier().fit(data, Y)
     os.remove(path)
     with pytest.raises(OSError, match="is gone, and rows are read from it several times"):
-        SVRGClassifier().fit(data, Y)
+        GLMClassifier().fit(data, Y)
 
 
 def test_row_groups_that_are_too_large(write, monkeypatch):
-    from provenglm.data import chunks
+    from provenglm.rows import chunks
 
     monkeypatch.setattr(chunks, "LEAST_MEMORY", 0)
     with pytest.raises(
@@ -162,7 +160,7 @@ def test_without_pyarrow(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "provenglm.data.parquet", raising=False)
+    monkeypatch.delitem(sys.modules, "provenglm.rows.parquet", raising=False)
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(
         ImportError, match=r"cannot be imported \(pyarrow.*\): pip install 'provenglm\[parquet\]'"

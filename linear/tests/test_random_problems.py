@@ -4,7 +4,7 @@ import pytest
 import random_problems
 
 # The first of each kind; those with an L2 penalty are what all ways are for.
-COUNTS = {"l2": 150, "l1": 45, "huber": 15, "disk": 30, "hostile": 45}
+COUNTS = {"l2": 150, "l1": 45, "huber": 15, "disk": 30, "hostile": 45, "offset": 60}
 
 
 @pytest.mark.slow

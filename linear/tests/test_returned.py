@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from long_double import LongDouble
-from provenglm import Chunks, SVRGClassifier, SVRGClassifierCV, SVRGRegressor, SVRGRegressorCV
-from provenglm.losses import Huber, Logistic, Poisson, Softmax, Squared
-from provenglm.returned import shifted
-from provenglm.tweedie import Gamma, Tweedie
+from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV
+from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
+from provenglm.model.returned import shifted
+from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
@@ -43,8 +43,8 @@ def data_of(loss, ratio, seed=0):
 
 def model_of(loss, l1_ratio=0.0, **settings):
     if loss.has_classes:
-        return SVRGClassifier(C=10.0, l1_ratio=l1_ratio, **settings)
-    return SVRGRegressor(loss.name, alpha=1e-3, l1_ratio=l1_ratio, **settings)
+        return GLMClassifier(C=10.0, l1_ratio=l1_ratio, **settings)
+    return GLMRegressor(loss.name, alpha=1e-3, l1_ratio=l1_ratio, **settings)
 
 
 def truth(model, loss, X, y, l1_ratio=0.0, C=10.0):
@@ -107,7 +107,7 @@ def assert_mean_0(intercepts):
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_the_intercepts_of_classes_have_the_mean_0(penalty, kind, ratio):
     (X, y), (C, l1_ratio) = data_of(Softmax(3), ratio), PENALTIES[penalty]
-    model = SVRGClassifier(C=C, l1_ratio=l1_ratio, warm_start=True)
+    model = GLMClassifier(C=C, l1_ratio=l1_ratio, warm_start=True)
     digits = 1e-13 + 2.0**-62 * ratio  # of scores in long double
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
@@ -128,7 +128,7 @@ def test_the_intercepts_of_classes_have_the_mean_0(penalty, kind, ratio):
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_those_of_a_search_too(penalty, refit, kind):
     (X, y), (C, l1_ratio) = data_of(Softmax(3), 3.0), PENALTIES[penalty]
-    model = SVRGClassifierCV([0.1, C], l1_ratios=[l1_ratio], cv=3, refit=refit)
+    model = GLMClassifierCV([0.1, C], l1_ratios=[l1_ratio], cv=3, refit=refit)
     model.fit(KINDS[kind](X), y)
     assert_mean_0(model.intercept_)
     for intercepts in model.coefs_paths_[..., -1].reshape(-1, 3):
@@ -151,8 +151,8 @@ def test_where_float64_has_no_digits_left_a_warning_names_the_column(loss):
 def test_what_is_constant_to_the_last_bit_has_no_coefficient(value):
     X, y = data_of(Squared(), 0)
     X = np.column_stack([X, np.full(N, value)])
-    model = SVRGRegressor(alpha=1e-3).fit(X, y)
-    without = SVRGRegressor(alpha=1e-3).fit(X[:, :2], y)
+    model = GLMRegressor(alpha=1e-3).fit(X, y)
+    without = GLMRegressor(alpha=1e-3).fit(X[:, :2], y)
     assert model.coef_[2] == 0
     assert model.objective_ == pytest.approx(without.objective_, rel=1e-12)
 
@@ -162,14 +162,14 @@ def test_a_column_that_differs_in_one_row_by_1e_12_is_kept():
     x = np.full(N, 1e9)
     x[7] += 2.0**-10
     y = rng.normal(size=N) + 50.0 * (np.arange(N) == 7)
-    model = SVRGRegressor(alpha=0, tol=1e-3).fit(x[:, None], y)
+    model = GLMRegressor(alpha=0, tol=1e-3).fit(x[:, None], y)
     assert model.coef_[0] == pytest.approx((y[7] - np.delete(y, 7).mean()) / (x[7] - 1e9), rel=1e-6)
 
 
-@pytest.mark.parametrize("search", [SVRGRegressorCV, SVRGClassifierCV])
+@pytest.mark.parametrize("search", [GLMRegressorCV, GLMClassifierCV])
 @pytest.mark.parametrize("ratios", [[0.0], [1.0]])
 def test_a_search_keeps_such_a_column(search, ratios):
-    loss = Squared() if search is SVRGRegressorCV else Logistic()
+    loss = Squared() if search is GLMRegressorCV else Logistic()
     X, y = data_of(loss, 1e12)
     plain = X - [1e12, 0]
     found, expected = (search(l1_ratios=ratios).fit(data, y) for data in (X, plain))

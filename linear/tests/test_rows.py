@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from provenglm.constants import BLOCK_BYTES
-from provenglm.data.rows import DenseRows
+from provenglm.rows.dense import DenseRows
 
 
 @pytest.mark.parametrize(

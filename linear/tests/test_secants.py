@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from linear_oracle import bfgs
-from provenglm.metric import HessianMetric
-from provenglm.newton import factor
-from provenglm.secants import Secants
+from linear_oracle import bfgs, ridged
+from provenglm.methods.secants import Secants
+from provenglm.model.cholesky import CholeskyMetric
 
 
 @dataclass
@@ -60,8 +59,8 @@ def test_on_top_of_a_hessian():
         secants.add(*pair)
     gradient = np.arange(5.0)
     np.testing.assert_allclose(
-        secants.solve(HessianMetric(factor(matrix.copy(), 0.0)), gradient),
-        bfgs(np.linalg.inv(matrix), pairs) @ gradient,
+        secants.solve(CholeskyMetric(matrix.copy(), is_exact=True), gradient),
+        bfgs(np.linalg.inv(ridged(matrix, 1e-12)), pairs) @ gradient,
         rtol=1e-9,
     )
 

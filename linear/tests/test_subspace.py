@@ -1,28 +1,28 @@
 """Newton's method over all directions so far, on dense rows: beside matrices and other methods."""
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm import constants, krylov
-from provenglm.losses import Huber, Logistic, Poisson, Squared
-from provenglm.objective import Objective
-from provenglm.plan import _conjugate_gradients
-from provenglm.problem import Problem
-from provenglm.solution import Settings, StopReason
-from provenglm.solve import Session, solve
-from provenglm.subspace import _Preconditioner, _Span, _Steps
-from provenglm.tweedie import Gamma, Tweedie
-from test_krylov import made, objective_of, targets
+from linear_oracle import prepared
+from provenglm.methods.newton_cg import NewtonCG
+from provenglm.methods.subspace import SubspaceNewton, _Preconditioner, _Span
+from provenglm.model.losses import Huber, Logistic, Poisson, Squared
+from provenglm.model.objective import Objective
+from provenglm.model.problem import Problem
+from provenglm.model.solution import Settings, StopReason
+from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.solve import solve
+from test_newton_cg import made, objective_of, targets
+from walking import walk
 
 LOSSES = [Logistic(), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
 
 
 def by_directions(problem, settings=Settings()):  # noqa: B008
     """Solve by this method, whatever the problem's size."""
-    session = Session(problem, settings, _conjugate_gradients(problem, settings, "asked for"))
-    with session.running():
-        return session.solve()
+    return solve(problem, replace(settings, method="subspace-newton"))
 
 
 def test_the_points_of_a_quadratic_function_are_those_of_conjugate_gradients(monkeypatch):
@@ -36,20 +36,18 @@ def test_the_points_of_a_quadratic_function_are_those_of_conjugate_gradients(mon
     metric = 1 + penalty
     theta, rest = np.zeros(20), X.T @ (share * problem.target)
     direction = scaled = rest / metric
-    monkeypatch.setattr(constants, "LEAST_FORCING", 0.0)
     monkeypatch.setattr(_Preconditioner, "_is_slow", lambda *_: False)
-    for count in range(1, 13):
+    steps = walk(SubspaceNewton(objective, True, np.random.default_rng(0)), objective.null()[0])
+    next(steps)
+    for _ in range(12):
         square = rest @ scaled
         length = square / (direction @ hessian @ direction)
         theta = theta + length * direction
         rest = rest - length * hessian @ direction
         scaled = rest / metric
         direction = scaled + (rest @ scaled) / square * direction
-        monkeypatch.setattr(constants, "MOST_STEPS", max(count, 8))
-        steps = _Steps(objective, np.random.default_rng(0))
-        monkeypatch.setattr(constants, "MOST_STEPS", count)
-        got, _ = steps.from_snapshot(objective.snapshot(objective.null()[0]), 0.0, 1.0)
-        np.testing.assert_allclose(got[:-1], theta, atol=1e-7 * np.abs(theta).max())
+        point, _ = next(steps)
+        np.testing.assert_allclose(point.theta[:-1], theta, atol=1e-7 * np.abs(theta).max())
 
 
 def test_the_least_ritz_value_over_all_directions(monkeypatch):
@@ -83,7 +81,7 @@ def test_every_loss_ends_proven(loss, intercept, dtype):
     for tol in (1e-6, 1e-10):
         found = by_directions(problem, Settings(tol=tol))
         gained = found.history[0].objective - best.objective
-        assert found.method == "newton-cg"
+        assert found.method == "subspace-newton"
         assert found.reason is StopReason.CONVERGED
         assert found.gap <= tol * gained
         rounding = 1e-13 * abs(best.objective)
@@ -97,14 +95,14 @@ def test_fewer_passes_than_newtons_steps_by_conjugate_gradients(loss):
     X = rng.normal(size=(1500, 20)) @ rng.normal(size=(20, 600)) / 4 + rng.normal(size=(1500, 600))
     scores = X @ rng.normal(size=600)
     problem = Problem(X, targets(loss, 2 * scores / scores.std(), rng), loss, 1e-3)
-    session = Session(problem, Settings())
-    objective, _ = session.prepare()
-    for state in krylov.states(objective, objective.null()[0], 1e-6, False, True):
-        if state.decrement <= 1e-6 * state.snapshot.objective:
+    objective, _, _ = prepared(problem)
+    method = NewtonCG(objective, False, True)
+    for point, step in walk(method, objective.null()[0], 1e-6):
+        if step.decrement <= 1e-6 * point.objective:
             break
     found = by_directions(problem)
     assert found.reason is StopReason.CONVERGED
-    assert found.history[-1].passes < 0.7 * state.passes
+    assert found.history[-1].passes < 0.7 * method.objective.passes
 
 
 @pytest.mark.slow
@@ -139,8 +137,8 @@ def test_max_time_ends_the_iterations(monkeypatch):
 
 @pytest.mark.parametrize("intercept", [False, True])
 def test_the_hessian_of_some_rows(intercept, monkeypatch):
-    monkeypatch.setattr("provenglm.data.blocks.constants.BLOCK_BYTES", 4096)
-    monkeypatch.setattr("provenglm.data.blocks.constants.LEAST_BLOCK_ROWS", 8)
+    monkeypatch.setattr("provenglm.rows.blocks.constants.BLOCK_BYTES", 4096)
+    monkeypatch.setattr("provenglm.rows.blocks.constants.LEAST_BLOCK_ROWS", 8)
     monkeypatch.setattr("provenglm.constants.BLOCK_ROWS", 64)
     problem = made(Logistic(), n=300, p=20, dense=True, intercept=intercept)
     objective = objective_of(problem, 300, monkeypatch)
@@ -170,10 +168,9 @@ def test_a_sample_preconditions_where_the_diagonal_is_slow(loss, monkeypatch):
     y = targets(loss, scores / scores.std(), rng)
     problem = Problem(X, y, loss, 1e-2 / n)
     monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 100)
-    with_a_sample = solve(problem, Settings())
+    with_a_sample = by_directions(problem)
     monkeypatch.setattr(_Preconditioner, "_is_slow", lambda *_: False)
-    without = solve(problem, Settings())
-    assert with_a_sample.method == without.method == "newton-cg"
+    without = by_directions(problem)
     assert with_a_sample.reason is StopReason.CONVERGED
     assert with_a_sample.history[-1].passes < 0.2 * without.history[-1].passes
     apart = abs(with_a_sample.objective - without.objective)
@@ -187,7 +184,7 @@ def test_a_sample_that_overflows_is_left_out(monkeypatch):
     problem = Problem(X, y, Logistic(), 1e-4)
     monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 100)
     monkeypatch.setattr(_Preconditioner, "_is_slow", lambda *_: False)
-    expected = solve(problem, Settings())
+    expected = by_directions(problem)
     calls = []
 
     def infinite(rows, drawn, weight):
@@ -196,6 +193,6 @@ def test_a_sample_that_overflows_is_left_out(monkeypatch):
 
     monkeypatch.setattr(_Preconditioner, "_is_slow", lambda *_: True)
     monkeypatch.setattr(_Preconditioner, "_gram", infinite)
-    solution = solve(problem, Settings())
+    solution = by_directions(problem)
     assert set(calls) == {480}
     np.testing.assert_array_equal(solution.coef, expected.coef)

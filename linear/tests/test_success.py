@@ -8,17 +8,18 @@ import warnings
 import numpy as np
 import pytest
 from provenglm import (
-    SVRGClassifier,
-    SVRGClassifierCV,
-    SVRGRegressor,
-    SVRGRegressorCV,
-    certificate as certificate_module,
+    GLMClassifier,
+    GLMClassifierCV,
+    GLMRegressor,
+    GLMRegressorCV,
     constants,
     solve as solve_module,
 )
-from provenglm.solution import StopReason, judged
+from provenglm.model.solution import StopReason, judged
+from provenglm.proof import certificate as certificate_module
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
+from walking import take
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def unproven(monkeypatch):
         for bound in ("duality_gap", "gap_of_residuals"):
             if name.startswith("provenglm.") and hasattr(module, bound):
                 monkeypatch.setattr(module, bound, lambda *_: math.inf)
-    for name in ("by_a_factor", "without_a_step"):
+    for name in ("by_a_factor", "by_rotation", "without_a_step"):
         monkeypatch.setattr(certificate_module.Certificate, name, lambda *_: math.inf)
 
 
@@ -82,16 +83,16 @@ def data_of(name, n, p, seed=0):
 
 def model_of(name, **settings):
     if name in ("logistic", "softmax"):
-        return SVRGClassifier(**settings)
-    return SVRGRegressor(name, alpha=1e-3, **settings)
+        return GLMClassifier(**settings)
+    return GLMRegressor(name, alpha=1e-3, **settings)
 
 
 METHODS = {
-    "newton": (np.asarray, 60, 3, {}),
-    "rotated": (np.asarray, 20, 300, {}),
-    "a sample's Hessian": (np.asarray, 400, 3, {"SMALL_HESSIAN": 0, "LEAST_ROWS": 100}),
-    "conjugate gradients": (csr_array, 60, 30, {"SMALL_HESSIAN": 0, "SMALL_DATA": 0}),
-    "few dense rows": (np.asarray, 60, 30, {"SMALL_HESSIAN": 0}),
+    "newton-cholesky": (np.asarray, 60, 3, {}),
+    "sampled-newton": (np.asarray, 400, 3, {"LEAST_ROWS": 100}),
+    "newton-cg": (csr_array, 60, 30, {"SMALL_DATA": 0}),
+    "few dense rows": (np.asarray, 60, 30, {}),
+    "fewer rows than features": (np.asarray, 20, 300, {}),
 }
 LOSSES = ["logistic", "softmax", "squared", "poisson", "gamma", "tweedie"]
 
@@ -102,6 +103,10 @@ def test_an_estimate_alone_is_no_success(monkeypatch, loss, method):
     form, n, p, limits = METHODS[method]
     for name, limit in limits.items():
         monkeypatch.setattr(constants, name, limit)
+    if "newton" in method:
+        take(monkeypatch, method)
+    elif loss != "softmax":
+        take(monkeypatch, "subspace-newton")
     X, y = data_of(loss, n, p)
     proven, none = caught_by(lambda: model_of(loss).fit(form(X), y))
     assert not none
@@ -112,11 +117,12 @@ def test_an_estimate_alone_is_no_success(monkeypatch, loss, method):
     assert model.stop_reason_ in (StopReason.UNPROVEN.value, StopReason.STALLED.value)
     if model.stop_reason_ == StopReason.UNPROVEN.value:
         assert "nothing proves it: give a penalty or a stronger one" in str(caught[0].message)
-    # The same point is there, told otherwise.
-    assert model.objective_ == pytest.approx(proven.objective_, abs=1e-4 * abs(proven.objective_))
+    # The same point is there, told otherwise, or a later one: as near as was proven.
+    apart = 1e-4 * abs(proven.objective_) + proven.gap_
+    assert model.objective_ == pytest.approx(proven.objective_, abs=apart)
 
 
-@pytest.mark.parametrize("search", [SVRGClassifierCV, SVRGRegressorCV])
+@pytest.mark.parametrize("search", [GLMClassifierCV, GLMRegressorCV])
 @pytest.mark.parametrize("kind", ["joint", "fold by fold", "chunks"])
 def test_nor_is_it_in_a_search(monkeypatch, search, kind):
     from provenglm import Chunks
@@ -124,9 +130,9 @@ def test_nor_is_it_in_a_search(monkeypatch, search, kind):
     rows = 2000 if kind != "fold by fold" else 60
     if kind != "fold by fold":
         monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
-    X, y = data_of("logistic" if search is SVRGClassifierCV else "poisson", rows, 3)
+    X, y = data_of("logistic" if search is GLMClassifierCV else "poisson", rows, 3)
     form = Chunks([X[:700], X[700:]]) if kind == "chunks" else X
-    settings = {} if search is SVRGClassifierCV else {"loss": "poisson"}
+    settings = {} if search is GLMClassifierCV else {"loss": "poisson"}
     _, none = caught_by(lambda: search(**settings).fit(form, y))
     assert not none
     unproven(monkeypatch)
@@ -143,7 +149,7 @@ def test_a_constant_is_not_called_the_optimum():
     y = rng.gamma(2, np.exp(0.5 * X[:, 1])) + 0.1
     y[0] = 1e25
     model, caught = caught_by(
-        lambda: SVRGRegressor("gamma", alpha=1e-8, l1_ratio=1.0, tol=1e-5).fit(X, y)
+        lambda: GLMRegressor("gamma", alpha=1e-8, l1_ratio=1.0, tol=1e-5).fit(X, y)
     )
     assert caught or model.gap_ < 1e-3 * model.objective_
 
@@ -152,7 +158,7 @@ def test_a_polynomial_of_degree_10_is_not_called_solved():
     # As NIST's Filip: without a penalty no digit of the smallest singular value is left.
     x = np.linspace(-8.8, -3.1, 82)
     X, y = x[:, None] ** np.arange(1, 11), np.sin(x)
-    model, caught = caught_by(lambda: SVRGRegressor(alpha=0).fit(X, y))
+    model, caught = caught_by(lambda: GLMRegressor(alpha=0).fit(X, y))
     enough = 1e-6 * (np.var(y) / 2 - model.objective_)
     assert caught or model.gap_ <= 100 * enough
 
@@ -169,16 +175,15 @@ def test_no_estimate_is_above_a_proof(loss):
 
 @pytest.mark.parametrize("loss", [*LOSSES, "huber"])
 def test_the_checks_count_as_time(monkeypatch, loss):
-    from provenglm import estimators
-
     X, y = data_of("squared" if loss == "huber" else loss, 60, 3)
-    check = estimators.check_features
+    module = sys.modules[type(model_of(loss)).__module__]
+    check = module.check_features
 
     def slow(*arguments, **settings):
         time.sleep(0.05)
         return check(*arguments, **settings)
 
-    monkeypatch.setattr(estimators, "check_features", slow)
+    monkeypatch.setattr(module, "check_features", slow)
     model = model_of(loss).fit(X, y)
     assert all(row["seconds"] >= 0.05 for row in model.history_)
     late, caught = caught_by(lambda: model_of(loss, max_time=0.04, tol=0.0).fit(X, y))
@@ -187,7 +192,7 @@ def test_the_checks_count_as_time(monkeypatch, loss):
 
 
 def test_the_proof_counts_as_time(monkeypatch):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    take(monkeypatch, "sampled-newton")
     X, y = data_of("logistic", 3000, 4)
     at = certificate_module.Certificate.at
     calls = []
@@ -198,12 +203,12 @@ def test_the_proof_counts_as_time(monkeypatch):
 
     monkeypatch.setattr(certificate_module.Certificate, "at", slow)
     lines = []
-    monkeypatch.setattr("provenglm.progress.show", lines.append)
-    model = SVRGClassifier(C=1e6, verbose=2).fit(X, y)
+    monkeypatch.setattr("provenglm.api.progress.show", lines.append)
+    model = GLMClassifier(C=1e6, verbose=2).fit(X, y)
     assert calls
     before = model.history_[-2]["seconds"] if len(model.history_) > 1 else 0.0
     assert model.history_[-1]["seconds"] >= before + 0.05
-    assert "SVRGClassifier: proving the distance to the optimum" in lines
+    assert "GLMClassifier: proving the distance to the optimum" in lines
     assert f"(proven: at most {model.gap_:.1e})" in lines[-1]
 
 
@@ -212,7 +217,8 @@ def test_the_proof_counts_as_time(monkeypatch):
 def test_the_same_call_gives_the_same_bits(monkeypatch, loss, l1_ratio):
     if loss == "huber" and l1_ratio:
         return
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    if not l1_ratio:
+        take(monkeypatch, "sampled-newton")
     monkeypatch.setattr(constants, "LEAST_ROWS", 100)
     X, y = data_of("squared" if loss == "huber" else loss, 3000, 6)
     fits = [
@@ -225,9 +231,9 @@ def test_the_same_call_gives_the_same_bits(monkeypatch, loss, l1_ratio):
 
 
 def test_another_seed_is_another_way(monkeypatch):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
+    take(monkeypatch, "sampled-newton")
     X, y = data_of("logistic", 20_000, 10)
-    fits = [SVRGClassifier(tol=1e-4, random_state=seed).fit(X, y) for seed in (0, 1, 2)]
+    fits = [GLMClassifier(tol=1e-4, random_state=seed).fit(X, y) for seed in (0, 1, 2)]
     assert (fits[0].coef_ != fits[1].coef_).any()
     assert (fits[1].coef_ != fits[2].coef_).any()
 
@@ -238,15 +244,17 @@ def test_a_class_of_next_to_no_weight(weight):
     weights = np.where(y, 1.0, weight)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = SVRGClassifier().fit(X, y, sample_weight=weights)
+        model = GLMClassifier().fit(X, y, sample_weight=weights)
     assert np.isfinite(model.objective_)
     assert model.predict_proba(X)[:, 0].max() < 1e-6
 
 
 def test_products_that_overflow_are_a_value_error(monkeypatch):
     monkeypatch.setattr(solve_module, "duality_gap", lambda *_: 0.0)
-    monkeypatch.setattr("provenglm.losses.Squared.value", lambda _, scores, __: scores + math.nan)
+    monkeypatch.setattr(
+        "provenglm.model.losses.Squared.value", lambda _, scores, __: scores + math.nan
+    )
     with pytest.raises(
         ValueError, match=r"objective is nan in snapshot 0: .* look for a wrong one"
     ):
-        SVRGRegressor().fit([[0.0], [1.0]], [0.0, 1.0])
+        GLMRegressor().fit([[0.0], [1.0]], [0.0, 1.0])

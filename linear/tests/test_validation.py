@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pandas as pd
 import pytest
-from provenglm import SVRGClassifier, SVRGRegressor
-from provenglm.validation import (
+from provenglm import GLMClassifier, GLMRegressor
+from provenglm.api.validation import (
     Labels,
     check_features,
     check_labels,
@@ -33,72 +33,72 @@ def with_value(array, at, value):
 
 def classify(**given):
     arguments = {"X": X, "y": LABELS} | given
-    return SVRGClassifier().fit(**arguments)
+    return GLMClassifier().fit(**arguments)
 
 
 def regress(loss="squared", **given):
     arguments = {"X": X, "y": COUNTS} | given
-    return SVRGRegressor(loss).fit(**arguments)
+    return GLMRegressor(loss).fit(**arguments)
 
 
 REFUSED = {
     "NaN in X": (
         lambda: classify(X=with_value(X, (7, 2), math.nan)),
-        "X has NaN in row 7, column 2, and SVRGClassifier needs finite numbers: drop such rows, or "
+        "X has NaN in row 7, column 2, and GLMClassifier needs finite numbers: drop such rows, or "
         "put sklearn.impute.SimpleImputer before it",
     ),
     "infinity in X": (
         lambda: regress(X=with_value(X, (39, 0), -math.inf)),
-        "X has -inf in row 39, column 0, and SVRGRegressor needs finite numbers: drop such rows, "
+        "X has -inf in row 39, column 0, and GLMRegressor needs finite numbers: drop such rows, "
         "or make them NaN and put sklearn.impute.SimpleImputer before it",
     ),
     "NaN in a frame": (
         lambda: classify(X=pd.DataFrame(with_value(X, (7, 1), math.nan), columns=list("abc"))),
-        "X has NaN in row 7, column 1 ('b'), and SVRGClassifier needs finite numbers: drop such "
+        "X has NaN in row 7, column 1 ('b'), and GLMClassifier needs finite numbers: drop such "
         "rows, or put sklearn.impute.SimpleImputer before it",
     ),
     "NaN in X of predict": (
         lambda: classify().predict(with_value(X, (0, 0), math.nan)),
-        "X has NaN in row 0, column 0, and SVRGClassifier needs finite numbers: drop such rows, or "
+        "X has NaN in row 0, column 0, and GLMClassifier needs finite numbers: drop such rows, or "
         "put sklearn.impute.SimpleImputer before it",
     ),
     "text in a frame": (
         lambda: classify(X=FRAME.assign(city=["Bonn"] * 40)),
-        "column 3 ('city') of X has 'Bonn' in row 0, and SVRGClassifier needs numbers: encode it, "
+        "column 3 ('city') of X has 'Bonn' in row 0, and GLMClassifier needs numbers: encode it, "
         "for instance with sklearn.preprocessing.OneHotEncoder in a "
         "sklearn.compose.make_column_transformer, or leave it out",
     ),
     "categories in a frame": (
         lambda: classify(X=FRAME.assign(city=pd.Categorical(["Bonn", "Ulm"] * 20))),
-        "column 3 ('city') of X has 'Bonn' in row 0, and SVRGClassifier needs numbers: encode it, "
+        "column 3 ('city') of X has 'Bonn' in row 0, and GLMClassifier needs numbers: encode it, "
         "for instance with sklearn.preprocessing.OneHotEncoder in a "
         "sklearn.compose.make_column_transformer, or leave it out",
     ),
     "dates in a frame": (
         lambda: regress(X=FRAME.assign(day=pd.to_datetime(["2020-01-01"] * 40).astype("M8[ns]"))),
-        "column 3 ('day') of X is of datetime64[ns], and SVRGRegressor needs numbers: give the "
+        "column 3 ('day') of X is of datetime64[ns], and GLMRegressor needs numbers: give the "
         "days since a date, or parts of it such as the month, or leave it out",
     ),
     "dates alone": (
         lambda: classify(X=pd.DataFrame({"day": pd.to_datetime(["2020-01-01", None] * 20)})),
-        f"column 0 ('day') of X is of {pd.to_datetime(['2020-01-01']).dtype}, and SVRGClassifier "
+        f"column 0 ('day') of X is of {pd.to_datetime(['2020-01-01']).dtype}, and GLMClassifier "
         "needs numbers: give the days since a date, or parts of it such as the month, or leave it "
         "out",
     ),
     "numbers as text": (
         lambda: classify(X=X.astype(str)),
-        f"column 0 of X has {str(X[0, 0])!r} in row 0, and SVRGClassifier needs numbers: make "
+        f"column 0 of X has {str(X[0, 0])!r} in row 0, and GLMClassifier needs numbers: make "
         "numbers of it with astype(float)",
     ),
     "one word among numbers": (
         lambda: regress(X=[[0.0, 1.0]] * 39 + [[1.0, "many"]]),
-        "column 1 of X has 'many' in row 39, and SVRGRegressor needs numbers: encode it, for "
+        "column 1 of X has 'many' in row 39, and GLMRegressor needs numbers: encode it, for "
         "instance with sklearn.preprocessing.OneHotEncoder in a "
         "sklearn.compose.make_column_transformer, or leave it out",
     ),
     "text in a frame to predict": (
         lambda: classify(X=FRAME).predict(FRAME.assign(b="x")),
-        "column 1 ('b') of X has 'x' in row 0, and SVRGClassifier needs numbers: encode it, for "
+        "column 1 ('b') of X has 'x' in row 0, and GLMClassifier needs numbers: encode it, for "
         "instance with sklearn.preprocessing.OneHotEncoder in a "
         "sklearn.compose.make_column_transformer, or leave it out",
     ),
@@ -112,8 +112,8 @@ REFUSED = {
     ),
     "a feature whose square overflows": (
         lambda: classify(X=with_value(X, (9, 1), -1e300)),
-        "X has -1e+300 in row 9, column 1, and the squares of such numbers are beyond float64: "
-        "divide the column by its greatest number; its coefficient is then in these units",
+        "X has -1e+300 in row 9, column 1, and the square of such a number overflows float64: "
+        "divide the column by its largest number; its coefficient is then in these units",
     ),
     "NaN in labels": (
         lambda: classify(y=with_value(LABELS, 3, math.nan)),
@@ -125,7 +125,7 @@ REFUSED = {
     ),
     "no target": (
         lambda: regress(y=None),
-        "This SVRGRegressor estimator requires y to be passed, but the target y is None: give one "
+        "This GLMRegressor estimator requires y to be passed, but the target y is None: give one "
         "value for each of the 40 rows of X",
     ),
     "words for a regression": (
@@ -139,33 +139,35 @@ REFUSED = {
     ),
     "one class": (
         lambda: classify(y=np.full(40, "spam")),
-        "y has the one class 'spam' in its 40 rows, and SVRGClassifier needs at least two classes "
-        "to tell apart: is the data sorted by class, and cut into parts?",
+        "y has the one class 'spam' in its 40 rows, and GLMClassifier needs at least two classes "
+        "to tell apart: if the data are sorted by class, shuffle them before they are split",
     ),
     "one row": (
         lambda: classify(X=X[:1], y=LABELS[:1]),
-        f"y has the one class {LABELS[0]} in its 1 rows, and SVRGClassifier needs at least two "
-        "classes to tell apart: is the data sorted by class, and cut into parts?",
+        f"y has the one class {LABELS[0]} in its 1 rows, and GLMClassifier needs at least two "
+        "classes to tell apart: if the data are sorted by class, shuffle them before they are "
+        "split",
     ),
     "one class with a weight": (
         lambda: classify(sample_weight=LABELS),
-        "y has the one class 1 in its 40 rows with a positive weight, and SVRGClassifier needs at "
-        "least two classes to tell apart: is the data sorted by class, and cut into parts?",
+        "y has the one class 1 in its 40 rows with a positive weight, and GLMClassifier needs at "
+        "least two classes to tell apart: if the data are sorted by class, shuffle them before "
+        "they are split",
     ),
     "continuous labels": (
         lambda: classify(y=with_value(LABELS, 5, 0.25)),
-        "Unknown label type: y has 0.25 in row 5, a continuous target, and SVRGClassifier needs "
-        "classes: take SVRGRegressor for numbers, or make classes of them with "
+        "Unknown label type: y has 0.25 in row 5, a continuous target, and GLMClassifier needs "
+        "classes: use GLMRegressor for numbers, or convert them to classes with "
         "sklearn.preprocessing.KBinsDiscretizer",
     ),
     "weights too few": (
         lambda: classify(sample_weight=np.ones(39)),
-        "sample_weight has the shape (39,), and X has 40 rows: give one weight for each, in an "
+        "sample_weight has the shape (39,), and X has 40 rows: give one weight per row, in an "
         "array of shape (40,)",
     ),
     "a negative weight": (
         lambda: regress(sample_weight=with_value(np.ones(40), 11, -0.5)),
-        "sample_weight is -0.5 in row 11, and a loss with a negative weight has no least value: "
+        "sample_weight is -0.5 in row 11, and a loss with a negative weight has no minimum: "
         "give 0 to leave a row out",
     ),
     "a weight that is NaN": (
@@ -199,36 +201,36 @@ REFUSED = {
     ),
     "a sum of weights beyond float64": (
         lambda: regress(sample_weight=np.full(40, 1e307)),
-        "sample_weight has the sum inf, which is beyond what float64 can divide by: divide the "
-        "weights by their mean (the penalty of a classifier is relative to their sum, that of a "
-        "regressor is not)",
+        "sample_weight has the sum inf, which is outside the range that float64 can divide by: "
+        "divide the weights by their mean (the penalty of a classifier is relative to their sum, "
+        "that of a regressor is not)",
     ),
     "a target whose square overflows": (
         lambda: regress(y=with_value(COUNTS, 8, -3e300)),
-        "y is -3e+300 in row 8, its greatest value, and the squares of such numbers are beyond "
-        "float64: divide y by 3e+300; coef_ and intercept_ are then in these units",
+        "y is -3e+300 in row 8, its largest value, and the square of such a number is outside "
+        "the range of float64: divide y by 3e+300; coef_ and intercept_ are then in these units",
     ),
     "a target whose square underflows": (
         lambda: regress(y=np.full(40, 2e-200)),
-        "y is 2e-200 in row 0, its greatest value, and the squares of such numbers are beyond "
-        "float64: divide y by 2e-200; coef_ and intercept_ are then in these units",
+        "y is 2e-200 in row 0, its largest value, and the square of such a number is outside "
+        "the range of float64: divide y by 2e-200; coef_ and intercept_ are then in these units",
     ),
     "C whose inverse overflows": (
-        lambda: SVRGClassifier(C=1e-320).fit(X, LABELS),
-        "C is 9.99989e-321, and 1 / C is beyond float64: give a greater C",
+        lambda: GLMClassifier(C=1e-320).fit(X, LABELS),
+        "C is 9.99989e-321, and 1 / C overflows float64: give a larger C",
     ),
     "C": (
-        lambda: SVRGClassifier(C=0).fit(X, LABELS),
-        "C must be a number above 0, got 0: one over the strength of the penalty; inf for none",
+        lambda: GLMClassifier(C=0).fit(X, LABELS),
+        "C must be a number above 0, got 0: inverse strength of the penalty; inf for no penalty",
     ),
     "C that is NaN": (
-        lambda: SVRGClassifier(C=math.nan).fit(X, LABELS),
-        "C must be a number above 0, got nan: one over the strength of the penalty; inf for none",
+        lambda: GLMClassifier(C=math.nan).fit(X, LABELS),
+        "C must be a number above 0, got nan: inverse strength of the penalty; inf for no penalty",
     ),
     "loss": (
         lambda: regress("logistic"),
         "loss must be one of 'squared', 'huber', 'poisson', 'gamma', 'tweedie', got 'logistic': "
-        "for classes, take SVRGClassifier",
+        "for classes, use GLMClassifier",
     ),
     "alpha as the loss": (
         lambda: regress(0.1),
@@ -236,48 +238,43 @@ REFUSED = {
         "penalty is a keyword, alpha=0.1",
     ),
     "alpha": (
-        lambda: SVRGRegressor(alpha=-1).fit(X, COUNTS),
-        "alpha must be a number of at least 0, got -1: the strength of the penalty; 0 for none",
+        lambda: GLMRegressor(alpha=-1).fit(X, COUNTS),
+        "alpha must be a number of at least 0, got -1: strength of the penalty; 0 for no penalty",
     ),
     "infinite alpha": (
-        lambda: SVRGRegressor(alpha=math.inf).fit(X, COUNTS),
-        "alpha must be a finite number, got inf: the strength of the penalty; 0 for none",
+        lambda: GLMRegressor(alpha=math.inf).fit(X, COUNTS),
+        "alpha must be a finite number, got inf: strength of the penalty; 0 for no penalty",
     ),
     "epsilon": (
-        lambda: SVRGRegressor("huber", epsilon=1).fit(X, COUNTS),
+        lambda: GLMRegressor("huber", epsilon=1).fit(X, COUNTS),
         "epsilon must be a number above 1, got 1: outliers are beyond epsilon times the scale, "
         "which would be 0 for 1",
     ),
     "tol": (
-        lambda: SVRGRegressor(tol=-1e-6).fit(X, COUNTS),
-        "tol must be a number of at least 0, got -1e-06: how near the optimum, relative to what "
-        "was gained",
+        lambda: GLMRegressor(tol=-1e-6).fit(X, COUNTS),
+        "tol must be a number of at least 0, got -1e-06: relative distance to the optimum at "
+        "which the fit ends",
     ),
     "max_iter": (
-        lambda: SVRGRegressor(max_iter=0).fit(X, COUNTS),
-        "max_iter must be a positive integer, got 0: the snapshots after which the fit ends",
+        lambda: GLMRegressor(max_iter=0).fit(X, COUNTS),
+        "max_iter must be a positive integer, got 0: maximum number of snapshots",
     ),
     "max_time": (
-        lambda: SVRGRegressor(max_time=0).fit(X, COUNTS),
-        "max_time must be a number above 0, got 0: the seconds after which the fit ends",
-    ),
-    "metric": (
-        lambda: SVRGRegressor(metric="newton-cg").fit(X, COUNTS),
-        "metric must be one of 'auto', 'hessian', 'diagonal', 'identity', got "
-        "'newton-cg': 'auto' chooses by what it measures",
+        lambda: GLMRegressor(max_time=0).fit(X, COUNTS),
+        "max_time must be a number above 0, got 0: maximum time of the fit in seconds",
     ),
     "verbose": (
-        lambda: SVRGRegressor(verbose=-1).fit(X, COUNTS),
+        lambda: GLMRegressor(verbose=-1).fit(X, COUNTS),
         "verbose must be 'auto', 0, 1 or 2, got -1: 0 shows nothing but warnings, 1 a bar and a "
         "line per snapshot, 2 the lines alone, 'auto' the bar on a terminal and in a notebook only",
     ),
     "class_weight": (
-        lambda: SVRGClassifier(class_weight="even").fit(X, LABELS),
+        lambda: GLMClassifier(class_weight="even").fit(X, LABELS),
         "class_weight must be None, 'balanced' or a dict, got 'even': 'balanced' gives each class "
-        "the same weight, a dict has a weight by label",
+        "the same total weight, a dict has a weight per label",
     ),
     "a negative class weight": (
-        lambda: SVRGClassifier(class_weight={1: -2}).fit(X, LABELS),
+        lambda: GLMClassifier(class_weight={1: -2}).fit(X, LABELS),
         "class_weight is -2 for the class 1, and it must be a finite number of at least 0: give 0 "
         "to leave a class out",
     ),
@@ -293,7 +290,7 @@ def test_refused(fit, message):
 @pytest.mark.parametrize("name", ["fit_intercept", "warm_start"])
 def test_flags(name):
     with pytest.raises(TypeError, match=f"^{name} must be True or False, got 'no'$"):
-        SVRGRegressor(**{name: "no"}).fit(X, COUNTS)
+        GLMRegressor(**{name: "no"}).fit(X, COUNTS)
 
 
 def test_a_column_is_taken_with_a_warning():
@@ -322,7 +319,7 @@ for array in ARRAYS.values():
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
 def test_features_are_not_copied(array):
-    estimator = SVRGClassifier()
+    estimator = GLMClassifier()
     features = check_features(estimator, array, reset=True)
     assert np.shares_memory(features, array)
     assert (features.dtype, features.strides) == (array.dtype, array.strides)
@@ -331,7 +328,7 @@ def test_features_are_not_copied(array):
 
 @pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
 def test_every_array_gives_the_coefficients_of_its_float64_copy(array):
-    tight = SVRGClassifier(tol=1e-12)
+    tight = GLMClassifier(tol=1e-12)
     expected = tight.fit(array.astype(np.float64), LABELS).coef_
     coef = tight.fit(array, LABELS).coef_
     # Where the relative gap is 1e-12, coefficients have 6 digits.
@@ -344,9 +341,9 @@ def test_the_check_of_many_bytes_takes_little_memory():
     numbers = np.zeros((200, 5000), np.float32)
     numbers[199, 4999] = np.inf
     tracemalloc.start()
-    check_features(SVRGClassifier(), pixels, reset=True)
+    check_features(GLMClassifier(), pixels, reset=True)
     with pytest.raises(ValueError, match="row 199, column 4999"):
-        check_features(SVRGClassifier(), numbers, reset=True)
+        check_features(GLMClassifier(), numbers, reset=True)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2e6
@@ -355,7 +352,7 @@ def test_the_check_of_many_bytes_takes_little_memory():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_great_numbers_are_finite(dtype):
     great = np.full((4, 2), 0.9 * np.finfo(dtype).max, dtype)
-    estimator = SVRGClassifier()
+    estimator = GLMClassifier()
     check_features(estimator, np.ones((4, 2)), reset=True)
     assert check_features(estimator, great, reset=False) is great
     great[3, 1] = np.nan
@@ -380,7 +377,7 @@ LABEL_ARRAYS = {
 
 @pytest.mark.parametrize("y", LABEL_ARRAYS.values(), ids=LABEL_ARRAYS)
 def test_labels_as_numpy_sorts_them(y):
-    labels = check_labels("SVRGClassifier", y, np.empty((len(y), 1)))
+    labels = check_labels("GLMClassifier", y, np.empty((len(y), 1)))
     classes, codes = np.unique(y, return_inverse=True)
     np.testing.assert_array_equal(labels.classes, classes)
     np.testing.assert_array_equal(labels.codes, codes)
@@ -389,7 +386,7 @@ def test_labels_as_numpy_sorts_them(y):
 
 def test_objects_that_are_no_labels():
     with pytest.raises(ValueError, match="Unknown label type"):
-        check_labels("SVRGClassifier", np.array([{}, {}], dtype=object), np.empty((2, 1)))
+        check_labels("GLMClassifier", np.array([{}, {}], dtype=object), np.empty((2, 1)))
 
 
 # --- Weights -----------------------------------------------------------------------------------
@@ -426,7 +423,7 @@ def test_a_dict_of_weights():
 
 
 def test_a_class_without_weight_is_left_out():
-    left = classes_with_weight("SVRGClassifier", THREE, np.array([1.0, 0, 0, 0, 2, 0]))
+    left = classes_with_weight("GLMClassifier", THREE, np.array([1.0, 0, 0, 0, 2, 0]))
     assert left.classes.tolist() == ["a", "c"]
     assert left.codes[[0, 4, 5]].tolist() == [0, 1, 1]
     assert set(left.codes.tolist()) == {0, 1}

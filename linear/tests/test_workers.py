@@ -3,6 +3,7 @@
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -111,4 +112,26 @@ def test_fits_that_overlap_put_blas_back():
             # The one that came first ends first.
             outer.pop_all().close()
             assert set(threads_of_blas()) == {1}
+    assert threads_of_blas() == before
+
+
+def test_fits_in_a_pool_of_threads_take_no_further_ones():
+    """threadpoolctl lets only the thread that limited first set the number, while it lives."""
+    before = threads_of_blas()
+    with Workers(10_000_000).running():
+        pass
+
+    def fit(size):
+        workers = Workers(size)
+        with workers.running():
+            barrier.wait(30)
+            return workers.count, set(threads_of_blas())
+
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(fit, [10_000_000, 10]))
+    assert found == [(1, {1})] * 2
+    assert threads_of_blas() == before
+    with Workers(10_000_000).running():
+        assert set(threads_of_blas()) == {1}
     assert threads_of_blas() == before

@@ -9,7 +9,7 @@ import pytest
 from gluon_svrg import deploy
 from gluon_svrg.deploy.__main__ import main
 from gluon_svrg.deploy.model_dir import read_model
-from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
+from gluon_svrg.linear import GLMClassifier, GLMRegressor
 from mxnet.gluon import nn
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
@@ -32,7 +32,7 @@ def test_a_linear_classifier_answers_as_itself(load, names, dtype, tmp_path):
     X, y = load(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     labels = y if names is None else np.array(names)[y]
-    model = SVRGClassifier().fit(X, labels)
+    model = GLMClassifier().fit(X, labels)
     deploy.export(model.to_gluon(dtype), tmp_path / "model", X[:5].astype(dtype))
     predictor = deploy.Predictor(tmp_path / "model")
     assert predictor.card["class_names"] == [str(name) for name in model.classes_]
@@ -47,7 +47,7 @@ def test_a_linear_classifier_answers_as_itself(load, names, dtype, tmp_path):
 
 def test_one_number_that_is_no_class_is_refused(tmp_path):
     X, y = load_diabetes(return_X_y=True)
-    deploy.export(SVRGRegressor().fit(X, y).to_gluon(), tmp_path / "model", X[:5].astype("f"))
+    deploy.export(GLMRegressor().fit(X, y).to_gluon(), tmp_path / "model", X[:5].astype("f"))
     predictor = deploy.Predictor(tmp_path / "model")
     with pytest.raises(ValueError, match=r"not two class names.*use predict\(\), or exp"):
         predictor.classes(X[:2].astype("f"))

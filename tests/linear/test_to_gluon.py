@@ -1,12 +1,14 @@
 """A fitted model as a layer of Gluon, and in a model directory."""
 
+import pickle
 import sys
 
 import gluon_svrg as gs
 import mxnet as mx
 import numpy as np
+import provenglm
 import pytest
-from gluon_svrg.linear import SVRGClassifier, SVRGRegressor
+from gluon_svrg.linear import GLMClassifier, GLMRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import NotFittedError
 
@@ -20,10 +22,10 @@ def scores_of(model, X):
 
 
 MODELS = {
-    "two classes": (SVRGClassifier(), load_breast_cancer, 1),
-    "three classes": (SVRGClassifier(fit_intercept=False), load_wine, 3),
-    "squared": (SVRGRegressor(alpha=1e-3), load_diabetes, 1),
-    "poisson": (SVRGRegressor("poisson", alpha=1e-3), load_diabetes, 1),
+    "two classes": (GLMClassifier(), load_breast_cancer, 1),
+    "three classes": (GLMClassifier(fit_intercept=False), load_wine, 3),
+    "squared": (GLMRegressor(alpha=1e-3), load_diabetes, 1),
+    "poisson": (GLMRegressor("poisson", alpha=1e-3), load_diabetes, 1),
 }
 
 
@@ -55,13 +57,29 @@ def test_an_exported_model_has_the_scores(fitted, tmp_path):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("name", ["Classifier", "ClassifierCV", "Regressor", "RegressorCV"])
+def test_the_old_name_is_the_same_class(name):
+    new, old = getattr(gs.linear, f"GLM{name}"), getattr(gs.linear, f"SVRG{name}")
+    assert old is new
+    assert issubclass(new, getattr(provenglm, f"GLM{name}"))
+    assert {f"GLM{name}", f"SVRG{name}"} <= set(gs.linear.__all__)
+    assert repr(old()) == f"GLM{name}()"
+    assert type(pickle.loads(pickle.dumps(old()))) is new
+
+
+def test_a_pickle_of_version_0_8_is_found_by_the_old_name():
+    model = GLMClassifier().fit([[0.0], [1.0]], [0, 1])
+    text = pickle.dumps(model, protocol=0).replace(b"GLMClassifier", b"SVRGClassifier")
+    assert type(pickle.loads(text)) is GLMClassifier
+
+
 def test_before_fit():
-    with pytest.raises(NotFittedError, match="SVRGClassifier instance is not fitted yet"):
-        SVRGClassifier().to_gluon()
+    with pytest.raises(NotFittedError, match="GLMClassifier instance is not fitted yet"):
+        GLMClassifier().to_gluon()
 
 
 def test_without_mxnet(monkeypatch):
-    model = SVRGClassifier().fit([[0.0], [1.0]], [0, 1])
+    model = GLMClassifier().fit([[0.0], [1.0]], [0, 1])
     monkeypatch.delitem(sys.modules, "gluon_svrg.linear.to_gluon", raising=False)
     monkeypatch.setitem(sys.modules, "mxnet", None)
     with pytest.raises(ImportError, match=r"gluon_svrg needs MXNet 1.9.1, .*pip install"):

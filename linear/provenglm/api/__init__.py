@@ -1,0 +1,1 @@
+"""The public estimators: parameters, validation of the input, and attributes after `fit`."""

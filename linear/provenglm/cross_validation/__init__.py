@@ -1,1 +1,0 @@
-"""Paths of penalties over folds, and what is chosen by them."""

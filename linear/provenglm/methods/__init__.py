@@ -1,0 +1,1 @@
+"""Methods that lead from a point to a lower one."""

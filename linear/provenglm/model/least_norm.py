@@ -1,0 +1,82 @@
+"""Choose, among all coefficients with the same scores, those of least norm in the user's units.
+
+Without a penalty, and if some columns are sums of others, the scores do not determine the
+coefficients. Among the possible ones, scikit-learn's ``LinearRegression`` and
+``numpy.linalg.lstsq`` return those of least norm. This module does the same for all losses; the
+intercept is not part of the norm.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from provenglm import constants
+from provenglm.model.objective import Objective
+from provenglm.model.triangle import (
+    ROUNDING_OF_A_COLUMN,
+    Basis,
+    in_theta,
+    triangle,
+    weighted_rows,
+)
+from provenglm.types import NumPyArray
+
+_FEW_ROWS = 2
+"""For each column: enough to say which columns may be sums of others."""
+
+
+def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
+    """Return the theta, (p + 1,) or (p + 1, K), whose user coefficients have the least norm.
+
+    Return None if it is the given theta, or if computing it would take more than about a second.
+    """
+    n, width = objective.n, len(theta)
+    if n * width * min(n, width) > constants.LARGEST_PROOF:
+        return None
+    inverse = objective.scaling.inverse
+    kept = np.flatnonzero(np.append(inverse > 0, objective.intercept))
+    basis = _basis(objective, kept)
+    if not len(basis.rest):
+        return None
+    base, rest = kept[basis.base], kept[basis.rest]
+    order = np.concatenate([base, rest])
+    whole = theta.reshape(width, -1)
+    # The scores determine one sum of coefficients for each column of the base.
+    sums = whole[base] + basis.factors @ whole[rest]
+    unit = np.append(np.divide(1, inverse, out=np.zeros(width - 1), where=inverse > 0), 0.0)
+    equations = np.hstack([np.eye(len(base)), basis.factors]) * unit[order]
+    counted = base < width - 1
+    # Find the least-norm solution of equations in the user's coefficients.
+    span, upper = scipy.linalg.qr(equations[counted].T, mode="economic", check_finite=False)
+    coef = span @ scipy.linalg.solve_triangular(upper, sums[counted], trans=1, check_finite=False)
+    found = whole.copy()
+    found[order] = coef * unit[order][:, None]
+    found[-1] = whole[-1]
+    if not counted.all():
+        found[-1] = (sums - basis.factors @ found[rest])[~counted][0]
+    return found.reshape(theta.shape) if np.isfinite(found).all() else None
+
+
+def _basis(objective: Objective, kept: NumPyArray) -> Basis:
+    """Return which of the columns are sums of others in all rows that have a weight.
+
+    Rows at equal distances say which may be, and a pass over all rows whether they are. Only where
+    they are not, all rows are factored.
+    """
+    share, width = np.asarray(objective.share[:]), len(objective.penalty)
+    used = np.flatnonzero(share > 0)
+    few = used[:: max(1, len(used) // (_FEW_ROWS * width))]
+    rows = in_theta(objective, objective.rows.precise().pick(few))[:, kept]
+    basis = Basis.of(triangle([rows], len(kept)), objective.intercept)
+    if len(few) == len(used) or not len(basis.rest):
+        return basis
+    left, size = np.zeros(len(basis.rest)), np.zeros(len(basis.rest))
+    for block in weighted_rows(objective, share):
+        rest = block[:, kept[basis.rest]]
+        left += np.square(rest - block[:, kept[basis.base]] @ basis.factors).sum(axis=0)
+        size += np.square(rest).sum(axis=0)
+    if (left <= np.square(ROUNDING_OF_A_COLUMN) * size).all():
+        return basis
+    upper = triangle(weighted_rows(objective, share), width)
+    return Basis.of(upper[:, kept], objective.intercept)

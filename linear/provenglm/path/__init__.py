@@ -1,0 +1,1 @@
+"""Fits for many penalties and folds together."""

@@ -1,0 +1,369 @@
+"""Solve the paths of all folds together: each block of rows is read once for all folds.
+
+Folds share most of their rows, so their optima are close to each other. One Hessian, computed from
+a sample of all rows, is the metric of all folds; each fold adds its penalty to the diagonal. A pass
+computes the scores of a block for all folds in one product. The sums that it keeps for each fold
+are enough to prove that the fold's optimum is as near as `tol` requires. A fold without such a
+proof continues alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from provenglm import constants
+from provenglm.methods.newton import Newton
+from provenglm.methods.secants import Secants
+from provenglm.model.cholesky import CholeskyMetric
+from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.returned import returned
+from provenglm.model.sampling import objective_of, penalty_of
+from provenglm.model.solution import ROUNDING, Settings, StopReason
+from provenglm.path.folds import Folds, PathPoint, point_of
+from provenglm.plan import Plan, sample_size
+from provenglm.proof.duality import duality_gap
+from provenglm.proof.prover import Prover
+from provenglm.rows.products import column_products
+from provenglm.solve import Session, minimise
+from provenglm.types import NumPyArray
+
+Watch = Callable[[str], None]
+
+
+class FoldEvaluation(NamedTuple):
+    """The evaluation of one fold in a pass, without the penalty.
+
+    Attributes
+    ----------
+    theta : numpy.ndarray, (p + 1,) or (p + 1, K)
+    loss : float
+        The mean loss.
+    gradient : numpy.ndarray, theta's shape
+        The gradient of the mean loss, for the features as they are in the rows.
+    scores : numpy.ndarray, (n,) or (n, K)
+    """
+
+    theta: NumPyArray
+    loss: float
+    gradient: NumPyArray
+    scores: NumPyArray
+
+
+@dataclass
+class FoldState:
+    """The state of a fold on its path.
+
+    Attributes
+    ----------
+    objective : Objective
+        The fold's objective: rows that are held out have the share 0.
+    null : float
+        The objective of the best constant prediction.
+    pairs : list
+        Steps, and the changes of the loss's gradient along them.
+    metric : CholeskyMetric, optional
+        The common Hessian with the fold's penalty, factored.
+    count : int
+        Number of snapshots for this point.
+    last : float
+        The decrement before the last step.
+    tries : int
+        Number of slow steps and failed proofs for this point.
+    """
+
+    fold: int
+    objective: Objective
+    null: float
+    proof: Prover
+    at: FoldEvaluation
+    pairs: list[tuple[NumPyArray, NumPyArray]] = field(default_factory=list)
+    metric: CholeskyMetric | None = None
+    count: int = 1
+    last: float = np.inf
+    tries: int = 0
+    session: Session | None = None
+
+    def snapshot(self, value: FoldEvaluation) -> Snapshot:
+        """Return the snapshot of an evaluation, with the penalty of this point."""
+        return self.objective.snapshot_of(
+            value.theta, value.loss, value.gradient.copy(), value.scores
+        )
+
+    def begin(self, l2: float) -> None:
+        """Take the penalty of the next point."""
+        penalty = penalty_of(self.objective.scaling, l2, self.objective.intercept)
+        self.objective = replace(self.objective, penalty=penalty)
+        self.proof.begin(l2, 0.0)
+        self.metric = None
+        self.count, self.last, self.tries = 1, np.inf, 0
+
+    def accept(self, value: FoldEvaluation) -> None:
+        """Move to a new point if it is lower; otherwise the fold continues alone."""
+        old, self.count = self.at, self.count + 1
+        if not self.snapshot(value).objective < self.snapshot(old).objective:
+            self.tries = constants.TRIES
+            return
+        change = value.gradient - old.gradient
+        self.objective.to_theta(change)
+        self.pairs = [*self.pairs[1 - constants.SECANTS :], (value.theta - old.theta, change)]
+        self.at = value
+
+
+def beside(offset: NumPyArray | None, biases: NumPyArray, rows: slice) -> NumPyArray:
+    """Return the offsets plus intercepts of some rows; they broadcast to (points K, rows)."""
+    if offset is None:
+        return biases[:, None]
+    each = offset[rows].reshape(rows.stop - rows.start, -1)
+    return np.asarray(biases[:, None] + np.tile(each, len(biases) // each.shape[1]).T)
+
+
+class JointPath:
+    """Solve the paths of all folds, one point after the other.
+
+    Parameters
+    ----------
+    folds : Folds
+    plan : Plan
+    settings : Settings
+    watch : callable
+    """
+
+    def __init__(self, folds: Folds, plan: Plan, settings: Settings, watch: Watch) -> None:
+        self._folds = folds
+        self._plan = plan
+        self._settings = settings
+        self._watch = watch
+        self._hessian: NumPyArray | None = None
+        self._curvature: NumPyArray = np.zeros(0)
+
+    def solve(self, strengths: Sequence[float]) -> list[list[PathPoint]]:
+        """Return the points of each fold, from the greatest penalty to the least."""
+        folds = self._folds
+        whole = folds.penalised(0, strengths[0])
+        n, p = whole.features.shape
+        size = min(self._plan.sample_size, sample_size(n, p, whole.loss.outputs))
+        session = Session(whole, self._settings, replace(self._plan, sample_size=size))
+        with session.running():
+            objective, self._sample = session.prepare()
+            # A proof needs sums in float64.
+            rows, deadline = objective.rows.precise(), self._settings.deadline
+            self._objective = objective = replace(objective, rows=rows, deadline=deadline)
+            states = self._start()
+            result: list[list[PathPoint]] = [[] for _ in states]
+            for strength in strengths:
+                before = objective.passes
+                for state, point in zip(states, self._point(states, strength), strict=True):
+                    result[state.fold].append(point)
+                self._watch(
+                    f"{folds.name}={strength:.4g}: {objective.passes - before:.1f} passes for "
+                    f"{len(states)} folds"
+                )
+        return result
+
+    def _start(self) -> list[FoldState]:
+        """Return the folds at the optimum of a part of the sample, or at their null models."""
+        objective, sample = self._objective, self._sample
+        theta, null = objective.null()
+        size = len(sample.rows) // constants.GROWTH
+        tol = constants.ERROR_OF_A_START * abs(null) * theta.size / size
+        head = sample.head(size)
+        theta = minimise(Newton(objective_of(head, objective), head), theta, tol)
+        folds = self._folds
+        own = [replace(objective, share=folds.share(fold)) for fold in range(len(folds))]
+        self._measure(own)
+        nulls = [one.null() for one in own]
+        values = self._values([(one, theta) for one in own])
+        states = []
+        for fold, (one, value) in enumerate(zip(own, values, strict=True)):
+            proof = Prover(folds.problem, one, sample, self._settings.seed)
+            states.append(FoldState(fold, one, nulls[fold][1], proof, value))
+        worse = [w for w in states if not w.snapshot(w.at).objective < w.null]
+        if worse:
+            starts = [(state.objective, nulls[state.fold][0]) for state in worse]
+            for state, value in zip(worse, self._values(starts), strict=True):
+                state.at = value
+        return states
+
+    def _point(self, states: list[FoldState], strength: float) -> list[PathPoint]:
+        """Solve all folds for one penalty, and return their optima."""
+        done: dict[int, PathPoint] = {}
+        for state in states:
+            l2 = self._folds.penalties(state.fold, strength)[0]
+            state.begin(l2)
+            if l2 == 0:
+                # Only a single fit can tell whether an optimum exists.
+                done[state.fold] = self._by_itself(state, strength)
+        self._renew(states)
+        pending = [state for state in states if state.fold not in done]
+        while pending:
+            steps = [self._step(state) for state in pending]
+            left = [d / state.last for state, (_, d) in zip(pending, steps, strict=True)]
+            if max(left) > constants.CHANGED and self._renew(pending):
+                steps = [self._step(state) for state in pending]
+            moving: list[tuple[FoldState, NumPyArray]] = []
+            for state, (step, decrement) in zip(pending, steps, strict=True):
+                point = self._judged(state, decrement, strength)
+                if point is None:
+                    moving.append((state, state.at.theta - step))
+                else:
+                    done[state.fold] = point
+            pending = [state for state, _ in moving]
+            if moving:
+                values = self._values([(state.objective, theta) for state, theta in moving])
+                for state, value in zip(pending, values, strict=True):
+                    state.accept(value)
+        return [done[state.fold] for state in states]
+
+    def _renew(self, states: list[FoldState]) -> bool:
+        """Compute the Hessian again, at the mean of the folds, if the curvature has changed."""
+        sample = self._sample
+        theta = np.mean([state.at.theta for state in states], axis=0)
+        scores = sample.scores(theta)
+        curvature = sample.loss.curvature(scores, sample.target)
+        if self._hessian is not None:
+            change = np.abs(curvature - self._curvature).mean()
+            if not change > constants.CHANGED * self._curvature.mean():
+                return False
+        plain = replace(sample, penalty=np.zeros_like(sample.penalty))
+        self._hessian, self._curvature = plain.hessian(scores), curvature
+        self._objective.reads.rows += len(sample.rows)
+        for state in states:
+            state.metric = None
+        return True
+
+    def _step(self, state: FoldState) -> tuple[NumPyArray, float]:
+        """Return a fold's step and decrement."""
+        assert self._hessian is not None
+        if state.metric is None:
+            hessian = self._hessian.copy()
+            penalty = np.repeat(state.objective.penalty, state.objective.loss.outputs)
+            hessian.ravel()[:: len(hessian) + 1] += penalty
+            state.metric = CholeskyMetric(hessian)
+        penalty = state.objective.used(state.at.theta)
+        secants = Secants()
+        for step, change in state.pairs:
+            secants.add(step, change + penalty * step)
+        gradient = state.snapshot(state.at).gradient
+        step = secants.solve(state.metric, gradient)
+        return step, 0.5 * float(gradient.ravel() @ step.ravel())
+
+    def _judged(self, state: FoldState, decrement: float, strength: float) -> PathPoint | None:
+        """Return the point if the fold has finished, or None if it has to continue."""
+        snapshot = state.snapshot(state.at)
+        user = returned(state.objective, snapshot, snapshot.theta)
+        enough = self._settings.tol * (state.null - snapshot.objective)
+        enough = max(enough, ROUNDING * abs(snapshot.objective))
+        gap, is_near = np.inf, decrement <= constants.MARGIN * enough
+        if decrement <= enough:
+            gap = duality_gap(state.objective, snapshot, enough) + max(user.change, 0.0)
+        if gap > enough and is_near and (state.proof.is_cheap or state.tries == constants.TRIES):
+            gap = state.proof.of(user.coef, user.intercept, snapshot, decrement, enough)[1]
+        if gap <= enough:
+            reason = StopReason.CONVERGED
+        elif state.objective.is_late or state.count > self._settings.max_iter:
+            reason = StopReason.MAX_TIME if state.objective.is_late else StopReason.MAX_ITER
+            gap = duality_gap(state.objective, snapshot)
+        elif state.tries >= constants.TRIES:
+            return self._by_itself(state, strength)
+        else:
+            state.tries += is_near or decrement > constants.SLOW * state.last
+            state.last = decrement
+            return None
+        return PathPoint(
+            coef=user.coef,
+            intercept=user.intercept,
+            objective=snapshot.objective + user.change,
+            gap=gap,
+            decrement=min(decrement + max(user.change, 0.0), gap),
+            iterations=state.count,
+            reason=reason,
+        )
+
+    def _values(self, points: Sequence[tuple[Objective, NumPyArray]]) -> list[FoldEvaluation]:
+        """Return the evaluation of each fold's objective at its theta, in one pass."""
+        whole, outputs = self._objective, self._objective.loss.outputs
+        users = [whole.scaling.to_user(theta) for _, theta in points]
+        weights = np.hstack([weights.reshape(len(weights), -1) for weights, _ in users])
+        bias = [theta[-1] for _, theta in points] if whole.centered else [b for _, b in users]
+        biases = np.concatenate([np.atleast_1d(b) for b in bias])
+        scores = np.empty((len(biases), whole.n))
+
+        def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+            block, target = whole.block(rows), whole.targets(rows, scores.dtype)
+            score = np.add((block @ weights).T, beside(whole.offset, biases, rows), order="C")
+            scores[:, rows] = score
+            share = np.stack([objective.share[rows] for objective, _ in points])
+            if outputs == 1:
+                target = np.broadcast_to(target, score.shape)
+                loss, residual = whole.loss.value_and_residual(score, target)
+                residual *= share
+            else:
+                loss, residual = self._of_classes(score, target, share)
+            total = residual.sum(axis=1)
+            return np.einsum("fi,fi->f", loss, share), column_products(block, residual.T), total
+
+        losses, gradients = np.zeros(len(points)), np.zeros((len(whole.penalty), len(biases)))
+        for loss, of_weights, of_bias in whole.workers.map(of_block, whole.rows.slices()):
+            losses += loss
+            gradients[:-1] += of_weights
+            gradients[-1] += of_bias
+        whole.reads.rows += whole.n
+        result = []
+        for k, (_, theta) in enumerate(points):
+            own = slice(k * outputs, (k + 1) * outputs)
+            table = scores[own].reshape((*theta.shape[:0:-1], whole.n)).T
+            gradient = gradients[:, own].reshape(theta.shape)
+            result.append(FoldEvaluation(theta, float(losses[k]), gradient, table))
+        return result
+
+    def _of_classes(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return losses, (folds, rows), and weighted residuals, (folds K, rows)."""
+        outputs = self._objective.loss.outputs
+        losses, residuals = np.empty(share.shape), np.empty_like(scores)
+        for k, of_fold in enumerate(share):
+            part = slice(k * outputs, (k + 1) * outputs)
+            losses[k], residual = self._objective.loss.value_and_residual(scores[part].T, target)
+            np.multiply(residual.T, of_fold, out=residuals[part])
+        return losses, residuals
+
+    def _measure(self, objectives: Sequence[Objective]) -> None:
+        """Measure the properties of the features that the proofs of each fold need, in one pass."""
+        whole, outputs = self._objective, self._objective.loss.outputs
+        has_squares = not (whole.rows.is_sparse or whole.centered)
+
+        def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray | float]:
+            block = whole.block(rows)
+            shares = np.stack([one.share[rows] for one in objectives])
+            columns = [one.target_columns(rows) for one in objectives]
+            sums = column_products(block, np.column_stack([shares.T, *columns]))
+            return sums, shares @ np.square(block) if has_squares else 0.0
+
+        sums: NumPyArray | float = 0.0
+        squares: NumPyArray | float = 0.0
+        for of_rows, of_squares in whole.workers.map(of_block, whole.rows.slices()):
+            sums, squares = sums + of_rows, squares + of_squares
+        whole.reads.rows += whole.n
+        means, of_targets = np.split(np.asarray(sums), [len(objectives)], axis=1)
+        for fold, one in enumerate(objectives):
+            own = of_targets[:, fold * outputs : (fold + 1) * outputs]
+            one.take_moments(means[:, fold], own)
+            one.squares = np.asarray(squares)[fold] if has_squares else None
+
+    def _by_itself(self, state: FoldState, strength: float) -> PathPoint:
+        """Return a point from the general solver, started at the fold's present point."""
+        folds, scaling = self._folds, self._objective.scaling
+        weights, intercept = scaling.to_user(state.at.theta)
+        start = weights.reshape(len(weights), -1), np.atleast_1d(intercept)
+        if state.session is None:
+            state.session = Session(folds.of(state.fold, strength), self._settings)
+        with state.session.running():
+            point = point_of(state.session, folds.penalties(state.fold, strength), start)
+        theta = scaling.from_user(point.coef, point.intercept).reshape(state.at.theta.shape)
+        state.at, state.pairs = self._values([(state.objective, theta)])[0], []
+        return replace(point, iterations=point.iterations + state.count)

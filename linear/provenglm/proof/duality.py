@@ -1,0 +1,317 @@
+r"""Prove an upper bound of a point's distance to the optimum: the duality gap.
+
+For any dual residuals :math:`u_i` in the domain of :math:`l^*` with :math:`\sum_i s_i u_i = 0`
+(because the intercept has no penalty), Fenchel's duality (Rockafellar 1970, section 31) gives
+
+.. math::
+    F(\theta) - F^* \le \sum_i s_i \, [l(z_i) + l^*(u_i) - u_i z_i]
+        + \sum_j \frac{(\lambda_j \theta_j + \sum_i s_i u_i \hat x_{ij})^2}{2 \lambda_j}
+
+with shares :math:`s_i` that sum to 1. At the residuals of the point the first sum is 0 and the
+second is :math:`\|\nabla F\|^2 / 2\lambda`. These residuals sum to 0 only at the best intercept, so
+they are mixed with as little of a constant as is needed. The effect on the second sum follows from
+the features' means and their products with the targets, without another pass.
+
+With an additional penalty :math:`\mu_j |\theta_j|`, the second sum is that of :math:`h_j(\theta_j)
++ h_j^*(-v_j) + v_j \theta_j` with :math:`v_j = \sum_i s_i u_i \hat x_{ij}` and :math:`h_j^*(v) =
+\max(|v| - \mu_j, 0)^2 / 2 \lambda_j`. If :math:`\lambda_j` is 0, this is infinite for :math:`|v|`
+above :math:`\mu_j`: the residuals are then scaled down, all by the same factor, until no feature
+exceeds it (El Ghaoui, Viallon & Rabbani 2012), which keeps their sum 0. If :math:`\lambda_j` is
+small, the best factor lies between that factor and 1. For losses of classes, the effect of a factor
+on the first sum has a bound without another pass: see `_shrunk`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from provenglm import constants
+from provenglm.model.losses import Dual
+from provenglm.model.objective import Objective, Snapshot, of_rows, residuals
+from provenglm.rows.blocks import parts_of
+from provenglm.rows.products import column_products
+from provenglm.types import NumPyArray
+
+_ULP = 2.0**-53
+
+# Write max(bound, 0.0) in this order, so that NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
+
+
+def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf) -> float:
+    """Return a bound of F(theta) - F*, at least 0; inf if a score is too large for the loss.
+
+    If the bound exceeds `enough` anyway, it may be a rough bound, which costs less.
+    """
+    if not _is_exact(objective, snapshot):
+        return np.inf
+    if objective.moments is None:
+        return max(_above_least(objective, snapshot), 0.0)
+    penalty = objective.used(snapshot.theta)[:-1]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        dual = _dual(objective, snapshot.gradient[-1])
+        mean, of_target = objective.moments
+        if objective.l1 is not None:
+            of_data: NumPyArray = snapshot.gradient[:-1] - penalty * snapshot.theta[:-1]
+            dual_gradient: NumPyArray = dual.kept * of_data
+            dual_gradient += np.multiply.outer(mean, dual.constant)
+            if dual.of_target:
+                dual_gradient += dual.of_target * of_target
+            return _gap_with_l1(objective, snapshot, dual, dual_gradient)
+        # Compute kept (gradient - penalty theta) + penalty theta + the constant's part, in place,
+        # because these arrays are large.
+        rest = dual.kept * snapshot.gradient[:-1]
+        if dual.kept != 1:
+            mixed = penalty * snapshot.theta[:-1]
+            mixed *= 1 - dual.kept
+            rest += mixed
+        if dual.of_target:
+            rest += dual.of_target * of_target
+        if np.any(dual.constant):
+            rest += np.multiply.outer(mean, dual.constant)
+        bound = _above_least(objective, snapshot)
+        gap = weighted_square(rest, objective.penalty[:-1])
+        if gap > enough:
+            gap = bound
+        elif not gap >= bound:  # nor if the bound is NaN
+            gap += _terms(objective, snapshot, dual)
+    return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyArray) -> float:
+    """Return the bound of `duality_gap` for given residuals, in half a pass.
+
+    Parameters
+    ----------
+    residual : numpy.ndarray, (n,) or (n, K)
+        Residuals in the domain of the conjugate; with an intercept their sum is almost 0.
+    """
+    if not _is_exact(objective, snapshot):
+        return np.inf
+    loss, theta = objective.loss, snapshot.theta
+    dual = _dual(objective, np.asarray(objective.share @ residual))
+
+    def of_block(part: slice) -> tuple[float, NumPyArray, NumPyArray]:
+        target, share = objective.target[part], np.ascontiguousarray(objective.share[part])
+        mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
+        value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
+        weighted = (mixed.T * share).T
+        return value, column_products(objective.block(part), weighted), weighted.sum(axis=0)
+
+    value, gradient = 0.0, np.zeros_like(theta)
+    for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
+        value += of_value
+        gradient[:-1] += of_weights
+        gradient[-1] += total
+    objective.reads.rows += objective.n / 2
+    objective.to_theta(gradient)
+    rest = gradient[:-1] + objective.used(theta)[:-1] * theta[:-1]
+    return max(value + weighted_square(rest, objective.penalty[:-1]), 0.0)
+
+
+def known_bound(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the trivial bound: the objective is at least the mean of the losses' infima."""
+    return _above_least(objective, snapshot) if _is_exact(objective, snapshot) else np.inf
+
+
+def _above_least(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the objective minus the mean of the losses' infima."""
+    least = 0.0
+    if objective.loss.has_least:
+        least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
+    return snapshot.objective - least
+
+
+def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
+    """Return the sum of rest^2 / 2 penalty, where 0 / 0 is 0."""
+    used = penalty > 0
+    if not used.all():
+        if rest[~used].any():
+            return np.inf
+        if not used.any():
+            return 0.0
+        rest, penalty = rest[used], penalty[used]
+    flat = rest.reshape(len(rest), -1)
+    return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
+
+
+def _gap_with_l1(
+    objective: Objective, snapshot: Snapshot, dual: Dual, dual_gradient: NumPyArray
+) -> float:
+    """Return the smallest bound among those for a few factors of the residuals."""
+    assert objective.l1 is not None
+    theta = snapshot.theta[:-1]
+    l1, penalty = of_rows(objective.l1[:-1], theta), of_rows(objective.penalty[:-1], theta)
+    size = np.abs(dual_gradient)
+    value = float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
+    slope = float((dual_gradient * theta).sum())
+    beyond = size > l1
+    size, l1, penalty = size[beyond], l1[beyond], penalty[beyond]
+
+    def of_weights(factor: float) -> float:
+        excess = np.maximum(factor * size - l1, 0)
+        square = np.where(excess == 0, 0.0, np.square(excess) / (2 * penalty))
+        return value + factor * slope + float(square.sum())
+
+    of_dual = _terms(objective, snapshot, dual)
+    gap = of_dual + of_weights(1.0)
+    feasible = _feasible(size, l1)
+    if feasible < 1 and np.isfinite(of_dual):
+        spread = _spread(objective, snapshot) if objective.loss.has_classes else np.inf
+        curvature = spread
+        if spread == np.inf:
+            divergence = _divergence(objective, snapshot, dual, feasible)
+            gap = min(gap, divergence + of_weights(feasible))
+            curvature = 2 * divergence / (1 - feasible) ** 2
+        factor = best_factor(curvature, slope, size, l1, penalty)
+        rest = of_weights(factor)
+        if rest < gap:
+            divergence = np.inf
+            if spread < np.inf:
+                divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
+            # If this bound is most of the gap, it may be far above the divergence.
+            if not divergence <= rest:
+                divergence = _divergence(objective, snapshot, dual, factor)
+            gap = min(gap, divergence + rest)
+    bound = _above_least(objective, snapshot)
+    return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
+
+
+def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
+    """Return the factor that brings each size down to its penalty."""
+    # One ulp less, so that rounding leaves no size above its penalty.
+    return (1 - 1e-15) * float((l1 / size).min(initial=1.0))
+
+
+def best_factor(
+    curvature: float, slope: float, size: NumPyArray, l1: NumPyArray, penalty: NumPyArray
+) -> float:
+    """Return the best factor of the residuals, if their divergence is a parabola around 1.
+
+    It is found by Newton's method from above, because the slope is convex.
+
+    Parameters
+    ----------
+    curvature : float
+        The curvature of the divergence.
+    slope : float
+        The slope of all other terms, except those of the features that exceed their penalty.
+    size, l1, penalty : numpy.ndarray
+        The gradients and penalties of these features.
+    """
+    factor, feasible = 1.0, _feasible(size, l1)
+    for _ in range(constants.MOST_STEPS):
+        over = factor * size > l1
+        ratio = size[over] / penalty[over]
+        rise = float(curvature + ratio @ size[over])
+        lower = feasible
+        if 0 < rise < np.inf:
+            lower = max(feasible, float(curvature - slope + ratio @ l1[over]) / rise)
+        if lower >= factor:
+            break
+        factor = lower
+    return factor
+
+
+def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: float) -> float:
+    """Return the mean of Fenchel's terms at the residuals times a factor below 1."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> NumPyArray:
+        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
+        residual = _mixed(objective, dual, residuals(objective, snapshot, part), target)
+        return loss.fenchel(scores, loss.inside(factor * residual, target), target)
+
+    return max(_mean(objective, of_part), 0.0)
+
+
+def _mixed(
+    objective: Objective, dual: Dual, residual: NumPyArray, target: NumPyArray
+) -> NumPyArray:
+    """Return residuals of some rows, mixed with a constant so that all residuals sum to 0."""
+    mixed: NumPyArray = dual.kept * residual + dual.constant
+    if dual.of_target and mixed.ndim > 1:
+        mixed[np.arange(len(target)), target] += dual.of_target
+    elif dual.of_target:
+        mixed += dual.of_target * objective.loss.observed(target)
+    return mixed
+
+
+def _spread(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the mean of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> NumPyArray:
+        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
+        square = np.square(residuals(objective, snapshot, part))
+        if scores.ndim == 1:
+            return np.asarray(square / loss.curvature(scores, target))
+        return np.asarray((square / loss.probability(scores)).sum(axis=1))
+
+    found = _mean(objective, of_part)
+    return found if np.isfinite(found) else np.inf
+
+
+def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float:
+    r"""Return a bound of the divergence at balanced residuals times a factor f, for classes.
+
+    The means that belong to the residuals f r are at least f times those at the scores, and the
+    curvature is concave in the means. So the curvature there, and on the way there, is at least f
+    l'', and the divergence is at most :math:`c = (1 - f)^2 r^2 / 2 f l''`. Balancing the residuals
+    mixes some constants into the means. With k times as much of the constants, `of_dual` is at most
+    :math:`k^2` times as large. The required divergence is a mean of both, where the second has the
+    weight f / k, so that :math:`c k / (k - 1) + f k \cdot of\_dual` is a bound for every k above 1.
+    """
+    own = (1 - factor) ** 2 * spread / (2 * factor)
+    if of_dual == 0:
+        return own
+    most = min(1 + math.sqrt(own / (factor * of_dual)), 1 / max(mixed, _ULP))
+    return own * most / (most - 1) + factor * most * of_dual if most > 1 else np.inf
+
+
+def _is_exact(objective: Objective, snapshot: Snapshot) -> bool:
+    """Whether no score of a row with a weight was clipped: see `Loss.is_exact`."""
+    loss = objective.loss
+
+    def of_part(part: slice) -> bool:
+        scores, target = snapshot.scores[part], objective.target[part]
+        if loss.is_exact(scores, target):
+            return True
+        counts = objective.share[part] > 0
+        return loss.is_exact(scores[counts], target[counts])
+
+    # Only losses with a log link clip scores.
+    if not loss.has_logarithm:
+        return True
+    return all(objective.workers.map(of_part, parts_of(objective.n)))
+
+
+def _dual(objective: Objective, excess: NumPyArray) -> Dual:
+    """Return how residuals with the mean `excess` are balanced."""
+    if not objective.intercept:
+        return Dual(1.0, np.zeros(excess.shape), 0.0, 0.0)
+    has_one = objective.loss.outputs == 1
+    mean = np.asarray(objective.mean_target()) if has_one else objective.class_shares()
+    return objective.loss.balanced(excess, mean, objective.is_long)
+
+
+def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
+    """Return the mean of Fenchel's terms at the balanced residuals."""
+    terms = dual.terms
+    if isinstance(terms, float):
+        return terms
+    return _mean(objective, lambda part: terms(snapshot.scores[part], objective.target[part]))
+
+
+def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
+    """Return the mean over all samples of a function of some of them."""
+
+    def of_part(part: slice) -> float:
+        share = np.ascontiguousarray(objective.share[part])
+        # A row without weight may have an infinite value.
+        return float(share @ np.where(share > 0, function(part), 0))
+
+    return sum(objective.workers.map(of_part, parts_of(objective.n, objective.loss.outputs)))

@@ -1,0 +1,33 @@
+"""Transform arrays to coordinates: columns become ``(x - center) * inverse``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from provenglm.types import NumPyArray
+
+
+class Coordinates(Protocol):
+    """The centre and inverse scale of each column; an inverse scale of 0 makes a column 0."""
+
+    @property
+    def center(self) -> NumPyArray:
+        """The numbers to subtract, (p,)."""
+        ...
+
+    @property
+    def inverse(self) -> NumPyArray:
+        """The factors of the differences, (p,)."""
+        ...
+
+
+def write_centred(block: Any, coordinates: Coordinates, out: NumPyArray) -> NumPyArray:
+    """Write rows in coordinates to `out`, which may be the rows themselves, and return it.
+
+    With coordinates in float64 the difference is in float64, because a column may be far from 0.
+    """
+    change = out if out.dtype == np.result_type(block, coordinates.center) else None
+    change = np.subtract(block, coordinates.center, out=change)
+    return np.multiply(change, coordinates.inverse, out=out, casting="same_kind")

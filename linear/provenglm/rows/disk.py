@@ -1,0 +1,117 @@
+"""Rows that are not in memory, or not in one array: read a block at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import numpy as np
+
+from provenglm import constants
+from provenglm.rows.blocks import moments_of, slices_of
+from provenglm.rows.chunks import Chunks
+from provenglm.rows.parts import Part, mapped_root, part_of
+from provenglm.types import NumPyArray
+
+
+def on_disk(features: object) -> bool:
+    """Whether the rows of some features are read in blocks and never copied as a whole."""
+    if isinstance(features, np.ndarray):
+        root = mapped_root(features) if features.nbytes > constants.SMALL else None
+        # A private copy has changes that are in memory alone.
+        return root is not None and root.mode != "c"
+    return isinstance(features, Chunks)
+
+
+def parts_in(features: NumPyArray | Chunks) -> list[Part]:
+    """Return the parts that such features consist of."""
+    return features.parts if isinstance(features, Chunks) else [part_of(features)]
+
+
+class DiskRows:
+    """The rows of several parts, one after the other.
+
+    Where blocks begin depends on the number of rows and their width alone: the same data give the
+    same bits, whatever the parts are.
+
+    Parameters
+    ----------
+    parts : list of Part
+        All of the same width and dtype.
+    dtype : numpy dtype, optional
+        As of `DenseRows`.
+    every : int
+        A pass reads one block in `every`.
+    """
+
+    is_sparse, is_on_disk = False, True
+
+    def __init__(
+        self, parts: list[Part], dtype: np.dtype[Any] | None = None, every: int = 1
+    ) -> None:
+        self._parts = parts
+        self._every = every
+        starts = np.cumsum([0, *(part.shape[0] for part in parts)])
+        self._starts: list[int] = starts.tolist()
+        self.shape: tuple[int, ...] = (self._starts[-1], parts[0].shape[1])
+        self.stored = parts[0].dtype
+        exact = np.can_cast(self.stored, np.float32)
+        self.dtype = dtype or np.dtype(np.float32 if exact else np.float64)
+
+    def slices(self) -> list[slice]:
+        """Return the blocks of one pass, in order: those of an array of this shape."""
+        n, p = self.shape
+        return slices_of(n, p, self.dtype.itemsize)[self._every // 2 :: self._every]
+
+    def block(self, rows: slice) -> NumPyArray:
+        """Return the rows of a slice, converted; not to be written to."""
+        return self._read(rows.start, rows.stop).astype(self.dtype, copy=False)
+
+    def gather(self, rows: NumPyArray) -> NumPyArray:
+        """Return rows by their indices, converted: an array of the caller's own."""
+        return self.take(rows).astype(self.dtype, copy=False)
+
+    def pick(self, rows: NumPyArray) -> NumPyArray:
+        """Return the same: a block of rows is an array."""
+        return self.gather(rows)
+
+    def take(self, rows: NumPyArray) -> NumPyArray:
+        """Return rows by their indices, as they are stored; read in their order on the disk."""
+        order = np.argsort(rows, kind="stable")
+        ascending = np.asarray(rows)[order]
+        taken = np.empty((len(rows), self.shape[1]), self.stored)
+        bounds = np.searchsorted(ascending, self._starts)
+        for k, part in enumerate(self._parts):
+            chosen = slice(bounds[k], bounds[k + 1])
+            if chosen.start < chosen.stop:
+                taken[order[chosen]] = part.take(ascending[chosen] - self._starts[k])
+        return taken
+
+    @property
+    def is_cut_freely(self) -> bool:
+        """Whether a block is read without those beside it."""
+        return not any(part.is_whole for part in self._parts)
+
+    def thinned(self, every: int) -> DiskRows:
+        """Return the same rows, of which a pass reads one block in `every`."""
+        return DiskRows(self._parts, self.dtype, every)
+
+    def precise(self) -> DiskRows:
+        """Return the same rows, handed out in float64."""
+        return DiskRows(self._parts, np.dtype(np.float64))
+
+    def moments(
+        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return the means of ``x - center`` and of its square, in float64, of some columns."""
+        return moments_of(self, share, center, wanted)
+
+    def _read(self, start: int, stop: int) -> NumPyArray:
+        k = bisect_right(self._starts, start) - 1
+        blocks: list[NumPyArray] = []
+        while start < stop or not blocks:
+            first = self._starts[k]
+            end = min(stop, self._starts[k + 1])
+            blocks.append(self._parts[k].read(start - first, end - first, self._every == 1))
+            start, k = end, k + 1
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)

@@ -1,0 +1,28 @@
+"""Choose the storage of rows for each kind of features."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from provenglm.rows.base import Rows
+from provenglm.rows.chunks import Chunks
+from provenglm.rows.csr import CsrRows
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.disk import DiskRows, on_disk, parts_in
+from provenglm.types import NumPyArray
+
+Data: TypeAlias = "NumPyArray | csr_array | Chunks"
+"""The types of a problem's features."""
+
+
+def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
+    """Return the rows of features of any kind, with blocks in `dtype` if it is given."""
+    if on_disk(features):
+        return DiskRows(parts_in(features), dtype)
+    if issparse(features):
+        return CsrRows(features, dtype)
+    assert isinstance(features, np.ndarray)
+    return DenseRows(features, dtype)

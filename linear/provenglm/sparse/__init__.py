@@ -1,1 +1,0 @@
-"""What is done otherwise where most features are 0."""

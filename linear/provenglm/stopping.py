@@ -1,0 +1,383 @@
+"""Decide when a run ends: its best point, the proof of that point, and the reason to stop."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from provenglm import constants
+from provenglm.methods.base import Method
+from provenglm.model.least_norm import least_norm
+from provenglm.model.null_model import size_of_scores
+from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.returned import Returned, returned
+from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
+from provenglm.proof.prover import Prover
+from provenglm.proof.separation import are_quasi_separated
+from provenglm.types import NumPyArray
+
+_FAR_OF_FLOAT32 = 1e-3
+"""The error of the objective with scores in float32, relative to its value, was never larger."""
+
+_ROUNDING_OF_SCORES = 1e-5
+"""If float32 scores have a larger rounding error, a pass in float64 checks whether the optimum is
+near. With a smaller one a gap is wrong by at most half its square, which is less than the rounding
+error of the sums over rows."""
+
+_FAR_OF_INFIMUM = 10
+"""The distance of a point to the infimum is at most this many times the larger of the required
+distance and the estimate."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """A point of a run, with its estimated and proven distance to the optimum."""
+
+    method: Method
+    snapshot: Snapshot
+    gap: float
+    decrement: float
+
+    @property
+    def theta(self) -> NumPyArray:
+        """The coefficients in the coordinates of the problem's objective."""
+        return self.method.back(self.snapshot.theta)
+
+
+class Stopping:
+    """Keep the best point of a run, and decide when the run ends.
+
+    The run ends by proof if the duality gap is small enough, or if a Newton step on some rows
+    proves that the distance is. If neither can prove it, an estimate ends the run.
+
+    Parameters
+    ----------
+    objective : Objective
+        The problem's objective on the original rows.
+    null : float
+        The objective of the null model.
+    proof : Prover
+    settings : Settings
+    began : float
+        Start of the fit, a value of `time.perf_counter`.
+    """
+
+    best: Best
+
+    def __init__(
+        self, objective: Objective, null: float, proof: Prover, settings: Settings, began: float
+    ) -> None:
+        self._objective = objective
+        self._null = null
+        self._settings = settings
+        self._began = began
+        self._history: list[Record] = []
+        self._proof = proof
+        self._for_the_proof = self._tries = 0
+        self._margin = constants.MARGIN
+        self._proven: tuple[Best, float, float] | None = None
+        self._user: tuple[Best, Returned] | None = None
+        left_out = objective.left_out
+        self.leaves_out = left_out is not None and len(left_out) > 0 and not self._penalised()
+
+    @property
+    def has_points(self) -> bool:
+        """Whether there is a best point."""
+        return len(self._history) > 0
+
+    def add(self, method: Method, point: Snapshot, gap: float, decrement: float) -> None:
+        """Record a point, and keep it if it is the best one so far."""
+        if not np.isfinite(point.objective):
+            raise FloatingPointError(
+                f"the objective is {point.objective} in snapshot {len(self._history)}"
+            )
+        if (
+            not self._history
+            or self._is_better(point, self.best.snapshot)
+            or self._is_as_good(point, gap)
+        ):
+            self.best = Best(method, point, gap, decrement)
+        record = Record(
+            iteration=len(self._history),
+            passes=method.objective.passes,
+            seconds=self._seconds(),
+            objective=point.objective,
+            gap=gap,
+            decrement=min(decrement, gap),
+        )
+        self._history.append(record)
+        if self._settings.watch is not None:
+            self._settings.watch(record)
+
+    @staticmethod
+    def _is_better(new: Snapshot, best: Snapshot) -> bool:
+        """Whether `new` is lower. A value in float64 is preferred to a value in float32.
+
+        It is not preferred to a much lower value, because a method in float32 may start from a
+        point in float64. A point with derived scores is replaced by its own evaluation in float64.
+        """
+        if best.is_derived and new.theta is best.theta:
+            return True
+        if new.is_single == best.is_single:
+            return new.objective <= best.objective
+        lower = best.objective - _FAR_OF_FLOAT32 * abs(best.objective)
+        return best.is_single or new.objective < lower
+
+    def _is_as_good(self, point: Snapshot, gap: float) -> bool:
+        """Whether, with an L1 penalty, a point has a smaller gap and is not higher.
+
+        The proof is then linear in the error of the coefficients, and the objective quadratic.
+        """
+        allowed = self.best.snapshot.objective + self._rounding()
+        is_no_higher = point.objective <= allowed
+        return self._objective.l1 is not None and is_no_higher and gap < self.best.gap
+
+    # The rule.
+
+    def reason(self, method: Method, point: Snapshot) -> StopReason | None:
+        """Return why the run ends at the point that was just added, or None."""
+        if self._separated(point):
+            return StopReason.UNBOUNDED
+        if self._near_enough(method.is_cheap):
+            return StopReason.ESTIMATED
+        if self._objective.is_late:
+            return StopReason.MAX_TIME
+        if len(self._history) > self._settings.max_iter:
+            is_near = self._near_enough(is_cheap=False)
+            return StopReason.ESTIMATED if is_near else StopReason.MAX_ITER
+        return None
+
+    def _near_enough(self, is_cheap: bool) -> bool:
+        """Whether the optimum is near by proof, or by the estimate if nothing can be proven.
+
+        A proof is possible while the estimate is above rounding. With a penalty the duality gap
+        falls with the gradient; otherwise the bound of a Newton step does, if there is one.
+        """
+        best = self.best
+        enough = self._enough()
+        if best.gap <= max(enough, self._rounding()):
+            return True
+        if best.decrement > max(enough, self._rounding()):
+            return False
+        margin = self._margin
+        if self._tries == 0 and not is_cheap:
+            margin = max(margin, self._proof.reach(best.snapshot))
+        if best.decrement > max(margin * enough, self._rounding()):
+            return False
+        self._for_the_proof += 1
+        if is_cheap and self._for_the_proof <= constants.TRIES:
+            return False
+        self._tries += 1
+        gap = self._proof.expected(best.snapshot, best.decrement)
+        if gap <= enough:
+            gap = self._least_bound(best)[1]
+        is_rounding = best.decrement <= self._rounding()
+        has_steps = self._proof.has_factor and self._tries < constants.TRIES
+        if gap <= enough or is_rounding or not (has_steps or self._penalised()):
+            return True
+        # The bound falls in proportion to the estimate, and as the number of rows grows.
+        self._margin = best.decrement / enough / constants.GROWTH
+        return False
+
+    def is_proven_roughly(self) -> bool:
+        """Whether the best point is near enough, but its scores are too imprecise for a proof."""
+        is_near = self.best.gap <= max(self._enough(), self._rounding())
+        return is_near and self.has_rough_scores()
+
+    def has_rough_scores(self) -> bool:
+        """Whether the best point's scores are derived, or float32 is too imprecise for them.
+
+        A score has a rounding error of about 2^-24 times the sizes of its terms. The loss changes
+        by about this part if scores are logarithms; other losses change by this part next to the
+        residuals.
+        """
+        best = self.best
+        if best.snapshot.is_derived:
+            return True
+        if not best.snapshot.is_single:
+            return False
+        loss, scaling = self._objective.loss, self._objective.scaling
+        weights, intercept = self._of_user(best)[:2]
+        used = scaling.inverse > 0
+        squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
+        offset, share = self._objective.offset, self._objective.share
+        beside = intercept if offset is None else size_of_scores(share, offset, intercept)
+        size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
+        unit = 1.0
+        if not (loss.has_classes or loss.has_logarithm):
+            unit = math.sqrt(2 * max(best.snapshot.objective, 0.0))
+        return bool(2.0**-24 * size > _ROUNDING_OF_SCORES * unit)
+
+    def _least_bound(self, best: Best, may_prove: bool = True) -> tuple[float, float]:
+        """Return the objective of the user's coefficients and the smallest bound of their distance.
+
+        If the duality gap shows that the optimum is near enough, no other bound is computed. After
+        `max_time` no other bound is computed either.
+        """
+        user, enough = self._of_user(best), max(self._enough(), self._rounding())
+        objective, bound = best.snapshot.objective + user.change, max(best.gap + user.change, 0.0)
+        if bound <= enough:
+            return objective, bound
+        if self._proven is None or self._proven[0] is not best:
+            if not may_prove or self._objective.is_late:
+                return objective, bound
+            self._notice("proving the distance to the optimum")
+            proof = self._proof.of(user.coef, user.intercept, best.snapshot, best.decrement, enough)
+            self._proven = best, *proof
+        _, precise, gap = self._proven
+        if best.snapshot.is_single and np.isfinite(precise):
+            # The bound is the objective minus a lower bound of the optimum, and the objective
+            # computed in float32 may be too low.
+            objective, bound = precise, bound + max(precise - objective, 0.0)
+        return (precise, gap) if gap < bound else (objective, bound)
+
+    # The end.
+
+    def shorten(self, precise: Objective) -> None:
+        """Replace the best point by the coefficients of least norm with the same scores.
+
+        Parameters
+        ----------
+        precise : Objective
+            The objective in float64.
+        """
+        best = self.best
+        theta = None if self._penalised() else least_norm(self._objective, best.theta)
+        if theta is None:
+            return
+        point = precise.snapshot(theta)
+        risen = max(point.objective - precise.snapshot(best.theta).objective, 0.0)
+        if risen <= max(self._enough(), self._rounding()) / 2:
+            self.best = Best(best.method, point, best.gap + risen, best.decrement + risen)
+
+    def solution(self, reason: StopReason, why: str) -> Solution:
+        """Return the best point, and whether it is as near to the optimum as required.
+
+        Parameters
+        ----------
+        reason : StopReason
+            The reason to stop.
+        why : str
+            The reason for choosing the method.
+        """
+        best, has_time = self.best, reason is not StopReason.INTERRUPTED
+        has_time = has_time and not self._objective.is_late
+        user, enough, rounding = self._of_user(best), self._enough(), self._rounding()
+        objective, gap = self._least_bound(best, has_time)
+        # A proof by a Newton step also proves that a minimum exists; the duality gap does not.
+        is_by_a_step = self._proven is not None and gap == self._proven[2]
+        decrement = min(best.decrement + max(user.change, 0.0), gap)
+        reason = judged(reason, gap, best.decrement, enough, rounding, user.change)
+        if self._objective.is_late and not reason.is_success:
+            reason = StopReason.MAX_TIME
+        is_minimum = reason is StopReason.CONVERGED and is_by_a_step
+        has_ended = not (reason.is_cut_off or reason.is_unbounded)
+        if has_ended and not is_minimum and self._quasi_separated(best):
+            has_classes = self._objective.loss.is_separable
+            reason = StopReason.UNBOUNDED_IN_PART if has_classes else StopReason.UNBOUNDED_AT_ZERO
+        if self.leaves_out and reason in (StopReason.ESTIMATED, StopReason.UNPROVEN):
+            reason = StopReason.LEFT_OUT
+        last = self._history[-1]
+        if (last.objective, last.gap, last.decrement) != (objective, gap, decrement):
+            self._history[-1] = replace(
+                last, seconds=self._seconds(), objective=objective, gap=gap, decrement=decrement
+            )
+        scores = best.snapshot.scores
+        return Solution(
+            coef=user.coef,
+            intercept=user.intercept,
+            objective=objective,
+            gap=gap,
+            decrement=decrement,
+            history=self._history,
+            reason=reason,
+            method=best.method.name,
+            why=why + best.method.why,
+            scores=scores.reshape(len(scores), -1),
+            step=user.step,
+            culprit=self._culprit(user, reason),
+        )
+
+    def _of_user(self, point: Best) -> Returned:
+        """Return the user's coefficients at a point."""
+        if self._user is None or self._user[0] is not point:
+            self._user = point, returned(self._objective, point.snapshot, point.theta)
+        return self._user[1]
+
+    def _culprit(self, user: Returned, reason: StopReason) -> tuple[int, float] | None:
+        """Return the column that caused a reason, and its mean in standard deviations."""
+        scaling, column = self._objective.scaling, None
+        if reason is StopReason.LEFT_OUT:
+            column = int(np.asarray(self._objective.left_out)[0])
+        elif reason is StopReason.ROUNDED:
+            sizes = np.abs(user.coef).max(axis=1)
+            column = int(np.argmax(np.abs(scaling.center) * sizes))
+        if column is None:
+            return None
+        return column, float(np.abs(scaling.center[column]) * scaling.inverse[column])
+
+    def _enough(self) -> float:
+        """Return the distance that `tol` requires at the best point."""
+        return self._settings.tol * (self._null - self.best.snapshot.objective)
+
+    def _rounding(self) -> float:
+        # In float32 no difference counts as rounding, so that the methods continue in float64.
+        if self.best.snapshot.is_single:
+            return 0.0
+        return ROUNDING * abs(self.best.snapshot.objective) + sys.float_info.min
+
+    def _notice(self, text: str) -> None:
+        if self._settings.notice is not None:
+            self._settings.notice(text)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _separated(self, point: Snapshot) -> bool:
+        """Whether all samples are separated and there is no penalty, hence no minimum."""
+        objective, scores = self._objective, point.scores
+        loss, offset = objective.loss, objective.offset
+        if not loss.is_separable or self._penalised():
+            return False
+
+        def on_their_side(part: slice) -> NumPyArray:
+            # Rows are separated by coefficients, not by offsets.
+            moved, rounding = scores[part], np.zeros(1)
+            if offset is not None:
+                sizes = np.abs(moved) + np.abs(offset[part])
+                rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
+                moved = moved - offset[part]
+            side = _on_their_side(moved, loss.observed(objective.target[part]), rounding)
+            return side[objective.share[part] > 0]
+
+        return all(on_their_side(part).all() for part in objective.parts())
+
+    def _quasi_separated(self, best: Best) -> bool:
+        """Whether, without a penalty, some rows can gain without bound and no other row loses."""
+        objective = self._objective
+        loss = objective.loss
+        if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
+            return False
+        distance = _FAR_OF_INFIMUM * max(self._enough(), best.decrement)
+        return are_quasi_separated(objective, best.snapshot.scores, distance)
+
+    def _penalised(self) -> bool:
+        if self._objective.l1 is not None:
+            return True
+        used = self._objective.scaling.inverse > 0
+        return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
+
+
+def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
+    """Return for each sample whether its class has the greatest score, beyond rounding."""
+    if scores.ndim == 1:
+        return np.asarray(np.where(target > 0, scores, -scores) > rounding)
+    rows = np.arange(len(scores))
+    own = scores[rows, target]
+    others = scores.copy()
+    others[rows, target] = -np.inf
+    return np.asarray(own - others.max(axis=1) > rounding)
