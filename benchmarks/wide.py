@@ -12,7 +12,7 @@ import warnings
 
 import numpy as np
 import report
-from provenglm import GLMClassifier
+from provenglm import SVRGClassifier as GLMClassifier  # the name that 0.8 has, too
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 

