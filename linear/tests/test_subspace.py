@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from linear_oracle import prepared
+from provenglm import GLMClassifier
 from provenglm.methods.newton_cg import NewtonCG
 from provenglm.methods.subspace import SubspaceNewton, _Preconditioner, _Span
 from provenglm.model.losses import Huber, Logistic, Poisson, Squared
@@ -15,7 +16,7 @@ from provenglm.model.solution import Settings, StopReason
 from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.solve import solve
 from test_newton_cg import made, objective_of, targets
-from walking import walk
+from walking import take, walk
 
 LOSSES = [Logistic(), Squared(), Huber(0.7), Poisson(), Tweedie(1.6), Gamma()]
 
@@ -196,3 +197,16 @@ def test_a_sample_that_overflows_is_left_out(monkeypatch):
     solution = by_directions(problem)
     assert set(calls) == {480}
     np.testing.assert_array_equal(solution.coef, expected.coef)
+
+
+def test_weights_whose_gradient_is_0_have_no_direction(monkeypatch):
+    """Classes that are alike on both sides of a feature: steps are those of the intercept alone."""
+    take(monkeypatch, "subspace-newton")
+    y = np.repeat([0, 1], [30, 210])
+    X = np.tile([-1.0, 1.0], 120)[:, None]
+    # A null model a little off: the first step is one of the intercept alone.
+    monkeypatch.setattr(Logistic, "null_scores", lambda *_: np.float64(1.9))
+    model = GLMClassifier(tol=1e-13).fit(X, y)
+    assert model.solver_ == "subspace-newton"
+    assert model.coef_[0, 0] == pytest.approx(0, abs=1e-12)
+    assert model.intercept_[0] == pytest.approx(np.log(7), rel=1e-9)

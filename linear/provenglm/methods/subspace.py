@@ -138,7 +138,8 @@ class _Span:
         """Return Newton's step over the span of the directions."""
         steps, scores = self._steps[: self._count], self._scores[: self._count]
         weight = curvature * self._objective.share
-        if self._has_changed(weight):
+        has_none = self._last >= self._count  # the gradient of the weights was 0 so far
+        if has_none or self._has_changed(weight):
             self._hessian[: self._count, : self._count] = self._products(weight)
         else:
             row = scores @ (weight * scores[self._last])
