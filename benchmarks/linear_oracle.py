@@ -94,7 +94,10 @@ def record(one: Case, places: list[int] | None = None) -> Record:
 
 
 def digest(coef: np.ndarray, places: list[int] | None = None) -> Record:
-    """Return the norm, how many are not 0, and some of these, or those at the places."""
+    """Return the norm, the number of nonzero coefficients, and the values at some places.
+
+    Without `places` these are evenly spaced nonzero coefficients.
+    """
     support = np.flatnonzero(coef)
     if places is None:
         few = min(KEPT, len(support))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import issparse
@@ -94,6 +94,16 @@ class Shape:
     def width(self) -> int:
         """The number of weights, including the intercepts."""
         return (self.p + 1) * self.outputs
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether there is no penalty on sizes."""
+        return not self.problem.l1 > 0
+
+    @property
+    def has_room_for_copy(self) -> bool:
+        """Whether dense rows may be copied in float32."""
+        return 4 * self.n * self.p <= constants.COPY_BYTES
 
     @cached_property
     def is_sparse(self) -> bool:
@@ -194,8 +204,24 @@ class Shape:
         return bool(self.problem.l2 > float(np.finfo(np.float32).eps) * variance)
 
 
-Make = Callable[[Shape, Objective, Sample, np.random.Generator, Method | None], Method]
-"""Build a method from the shape, the objective, its sample, a generator and the last method."""
+class Given(NamedTuple):
+    """What a method is made of.
+
+    Attributes
+    ----------
+    shape : Shape
+    objective : Objective
+    sample : Sample
+    rng : numpy.random.Generator
+    last : Method, optional
+        The method of the previous point on a path.
+    """
+
+    shape: Shape
+    objective: Objective
+    sample: Sample
+    rng: np.random.Generator
+    last: Method | None = None
 
 
 @dataclass(frozen=True)
@@ -228,80 +254,9 @@ class Row:
     can: Callable[[Shape], bool]
     seconds: Callable[[Shape], float]
     rows: Callable[[Shape], int]
-    make: Make
+    make: Callable[[Given], Method]
     keeps_sparse: bool = False
     suits_folds: Callable[[Shape], bool] = lambda _: False
-
-
-def _newton(
-    shape: Shape,  # noqa: ARG001
-    objective: Objective,
-    sample: Sample,
-    rng: np.random.Generator,  # noqa: ARG001
-    last: Method | None,  # noqa: ARG001
-) -> Method:
-    return Newton(objective, sample)
-
-
-def _row_space_newton(
-    shape: Shape,  # noqa: ARG001
-    objective: Objective,
-    sample: Sample,
-    rng: np.random.Generator,  # noqa: ARG001
-    last: Method | None,  # noqa: ARG001
-) -> Method:
-    return RowSpaceNewton(objective, sample)
-
-
-def _newton_cg(
-    shape: Shape,
-    objective: Objective,
-    sample: Sample,
-    rng: np.random.Generator,  # noqa: ARG001
-    last: Method | None,  # noqa: ARG001
-) -> Method:
-    has_room = shape.is_sparse or 4 * shape.n * shape.p <= constants.COPY_BYTES
-    return NewtonCG(objective, shape.is_precise, has_room, None if shape.is_sparse else sample)
-
-
-def _subspace_newton(
-    shape: Shape,
-    objective: Objective,
-    sample: Sample,  # noqa: ARG001
-    rng: np.random.Generator,
-    last: Method | None,  # noqa: ARG001
-) -> Method:
-    return SubspaceNewton(objective, shape.is_precise, rng)
-
-
-def _sampled_newton_cg(
-    shape: Shape,
-    objective: Objective,
-    sample: Sample,
-    rng: np.random.Generator,  # noqa: ARG001
-    last: Method | None,  # noqa: ARG001
-) -> Method:
-    return SampledNewtonCG(objective, sample, _rows_of_a_step(shape), shape.is_precise)
-
-
-def _dual_coordinate_ascent(
-    shape: Shape,
-    objective: Objective,
-    sample: Sample,  # noqa: ARG001
-    rng: np.random.Generator,
-    last: Method | None,  # noqa: ARG001
-) -> Method:
-    return DualCoordinateAscent(objective, shape.is_precise, rng)
-
-
-def _coordinate_descent(
-    shape: Shape,
-    objective: Objective,
-    sample: Sample,
-    rng: np.random.Generator,  # noqa: ARG001
-    last: Method | None,
-) -> Method:
-    return CoordinateDescent(objective, last, sample if _starts_from_a_sample(shape) else None)
 
 
 def _rows_of_a_step(shape: Shape) -> int:
@@ -337,7 +292,7 @@ def _hessians(shape: Shape, count: int) -> int:
 
 
 def _can_dual(shape: Shape) -> bool:
-    if shape.problem.l1 > 0 or not shape.problem.loss.has_classes or shape.is_on_disk:
+    if not shape.is_smooth or not shape.problem.loss.has_classes or shape.is_on_disk:
         return False
     if shape.is_sparse:
         return shape.p > constants.MOST_WEIGHTS and shape.dual_curvature <= constants.DUAL_CURVATURE
@@ -351,17 +306,21 @@ TABLE = (
         "coordinate-descent",
         needs="a penalty on sizes",
         costs="nothing else minimises it",
-        can=lambda shape: shape.problem.l1 > 0,
+        can=lambda shape: not shape.is_smooth,
         seconds=lambda shape: 10 * shape.pass_seconds,
         rows=_rows_for_l1,
-        make=_coordinate_descent,
+        make=lambda given: CoordinateDescent(
+            given.objective,
+            given.last,
+            given.sample if _starts_from_a_sample(given.shape) else None,
+        ),
     ),
     Row(
         "newton-cholesky",
         needs="data of which a copy costs little, and up to `MOST_WEIGHTS` weights",
         costs="6 passes, and the factor of the Hessian of all rows in each (one if it is constant)",
         can=lambda shape: (
-            not shape.problem.l1 > 0
+            shape.is_smooth
             and is_small(shape.problem)
             and shape.n <= shape.sample_room
             and shape.width <= constants.MOST_WEIGHTS
@@ -372,7 +331,7 @@ TABLE = (
             * (shape.gram_seconds(shape.n, shape.width) + shape.factor_seconds(shape.width))
         ),
         rows=lambda shape: shape.n,
-        make=_newton,
+        make=lambda given: Newton(given.objective, given.sample),
     ),
     Row(
         "row-space-newton",
@@ -381,7 +340,7 @@ TABLE = (
         costs="6 steps of newton-cholesky with a weight for each row, and the factor that turns "
         "the rows",
         can=lambda shape: (
-            not shape.problem.l1 > 0
+            shape.is_smooth
             and shape.problem.l2 > 0
             and not (shape.is_sparse or shape.is_on_disk)
             and shape.n < shape.p
@@ -397,14 +356,14 @@ TABLE = (
             )
         ),
         rows=lambda shape: shape.n,
-        make=_row_space_newton,
+        make=lambda given: RowSpaceNewton(given.objective, given.sample),
     ),
     Row(
         "sampled-newton",
         needs="up to `MOST_WEIGHTS` weights",
         costs="5 passes (16 with classes of dense rows), and 2 Hessians of the sample, which folds "
         "share",
-        can=lambda shape: not shape.problem.l1 > 0 and shape.width <= constants.MOST_WEIGHTS,
+        can=lambda shape: shape.is_smooth and shape.width <= constants.MOST_WEIGHTS,
         seconds=lambda shape: (
             constants.SAMPLE
             + (5 if shape.outputs == 1 or shape.is_sparse else 16) * shape.pass_seconds
@@ -416,7 +375,7 @@ TABLE = (
             / shape.folds
         ),
         rows=lambda shape: shape.hessian_rows,
-        make=_newton,
+        make=lambda given: Newton(given.objective, given.sample),
         keeps_sparse=True,
         # With fewer rows per feature, the Hessian of all rows differs too much from that of a fold.
         suits_folds=lambda shape: shape.n >= 2 * constants.FEW_ROWS_OF_A_FEATURE * shape.p,
@@ -427,9 +386,7 @@ TABLE = (
         costs="12 passes, 100 products with the Hessian of the rows of a step, and the inverse of "
         "the sample's second moments",
         can=lambda shape: (
-            not shape.problem.l1 > 0
-            and not shape.is_sparse
-            and (shape.outputs > 1 or shape.is_on_disk)
+            shape.is_smooth and not shape.is_sparse and (shape.outputs > 1 or shape.is_on_disk)
         ),
         seconds=lambda shape: (
             constants.SAMPLE
@@ -438,7 +395,9 @@ TABLE = (
             + 3 * shape.factor_seconds(shape.p + 1)
         ),
         rows=lambda shape: shape.cg_rows,
-        make=_sampled_newton_cg,
+        make=lambda given: SampledNewtonCG(
+            given.objective, given.sample, _rows_of_a_step(given.shape), given.shape.is_precise
+        ),
     ),
     Row(
         "newton-cg",
@@ -447,7 +406,7 @@ TABLE = (
         costs="6 passes and 30 products; of dense rows 60, and twice the inverse of the classes' "
         "mean Hessian",
         can=lambda shape: (
-            not shape.problem.l1 > 0
+            shape.is_smooth
             and not shape.is_on_disk
             and (
                 shape.problem.l2 > 0 or shape.width > constants.MOST_WEIGHTS
@@ -464,20 +423,23 @@ TABLE = (
             + 6 * shape.factor_seconds(shape.p + 1)
         ),
         rows=lambda shape: 0 if shape.is_sparse else shape.cg_rows,
-        make=_newton_cg,
+        make=lambda given: NewtonCG(
+            given.objective,
+            given.shape.is_precise,
+            given.shape.is_sparse or given.shape.has_room_for_copy,
+            None if given.shape.is_sparse else given.sample,
+        ),
     ),
     Row(
         "subspace-newton",
         needs="dense rows in memory, with one output",
         costs="40 passes; 200 if the penalty leaves float32 too few digits",
         can=lambda shape: (
-            not shape.problem.l1 > 0
-            and not (shape.is_sparse or shape.is_on_disk)
-            and shape.outputs == 1
+            shape.is_smooth and not (shape.is_sparse or shape.is_on_disk) and shape.outputs == 1
         ),
         seconds=lambda shape: (40 if shape.has_digits else 200) * shape.pass_seconds,
         rows=lambda shape: min(shape.n, constants.LEAST_ROWS),
-        make=_subspace_newton,
+        make=lambda given: SubspaceNewton(given.objective, given.shape.is_precise, given.rng),
     ),
     Row(
         "dual-coordinate-ascent",
@@ -488,7 +450,7 @@ TABLE = (
         can=_can_dual,
         seconds=lambda shape: constants.COMPILED + 10 * shape.pass_seconds,
         rows=lambda shape: 0 if shape.is_sparse else shape.cg_rows,
-        make=_dual_coordinate_ascent,
+        make=lambda given: DualCoordinateAscent(given.objective, given.shape.is_precise, given.rng),
     ),
 )
 """One row per method."""
@@ -538,7 +500,7 @@ class Plan:
         self, objective: Objective, sample: Sample, rng: np.random.Generator, last: Method | None
     ) -> Method:
         """Return the method."""
-        return self.row.make(self.shape, objective, sample, rng, last)
+        return self.row.make(Given(self.shape, objective, sample, rng, last))
 
     def with_penalties(self, l2: float, l1: float) -> Plan:
         """Return the plan for other penalties, with the same method if it can solve them."""

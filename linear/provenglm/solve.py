@@ -340,9 +340,16 @@ class _Run:
         is_nearer = gained > rounding or (gained >= -rounding and new_gap < _NEARER * gap)
         return new, new_gap, length if is_nearer or step.is_whole else 0.0
 
-    def _bound(self, point: Snapshot) -> float:
-        """Return an upper bound of a point's distance to the optimum."""
-        objective = self._method.objective
+    def _bound(self, point: Snapshot, objective: Objective | None = None) -> float:
+        """Return an upper bound of a point's distance to the optimum.
+
+        Parameters
+        ----------
+        point : Snapshot
+        objective : Objective, optional
+            The one that evaluated the point, if that is not the method's.
+        """
+        objective = objective or self._method.objective
         if self._stopping.leaves_out:
             gap = known_bound(objective, point)
         else:
@@ -370,7 +377,7 @@ class _Run:
         """
         if point.is_single or point.is_derived:
             point = self._precise.snapshot(point.theta)
-            gap = duality_gap(self._precise, point)
+            gap = self._bound(point, self._precise)
         else:
             self._last_gap_in_float64 = 0.0
         if self._method.is_single and not gap < self._last_gap_in_float64 / 2:

@@ -44,8 +44,10 @@ class Uphill(GradientDescent):
 @pytest.fixture
 def table(monkeypatch):
     """Have rows in the table for the two."""
-    row = replace(plan.TABLE[1], name="gradient-descent", make=lambda _, o, *__: GradientDescent(o))
-    up = replace(row, name="uphill", make=lambda _, objective, *__: Uphill(objective))
+    row = replace(
+        plan.TABLE[1], name="gradient-descent", make=lambda given: GradientDescent(given.objective)
+    )
+    up = replace(row, name="uphill", make=lambda given: Uphill(given.objective))
     monkeypatch.setattr(plan, "TABLE", (*plan.TABLE, row, up))
 
 

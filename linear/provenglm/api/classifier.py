@@ -99,7 +99,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         Proven bound: ``objective_`` is at most this far above the optimum, up to the rounding of
         float64 (about 1e-14 of it). Both belong to ``coef_`` and ``intercept_`` as they are stored.
         See ``docs/linear/certificate.md``. If no better bound can be proven, the optimum is only
-        known to be at least the infimum of the loss.
+        known to be at least the infimum of the loss. Without a penalty, if columns are sums of
+        others up to rounding, it is a bound for coefficients of up to 10,000 times the size of
+        those found.
     decrement_ : float
         Estimate of the same distance. It is closer to the truth if the penalty is tiny.
     history_ : list of dict
