@@ -322,9 +322,6 @@ numbers that a cache holds. Halved or doubled: nothing."""
 LEAST_BLOCK_ROWS = 64
 """The least number of rows in a block. Halved or doubled: nothing."""
 
-LONG_ROWS = 1 << 20
-"""With at least this many rows on disk, arrays of one number per row are processed in parts."""
-
 SMALL = 1 << 20
 """BLAS keeps its threads for data with fewer numbers, because asking it for its threads takes 20
 ms. A memory map with fewer bytes is treated as an ordinary array. Halved or doubled: nothing."""

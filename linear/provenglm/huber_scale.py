@@ -52,7 +52,7 @@ from provenglm.model.problem import Problem
 from provenglm.model.returned import shifted
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.model.triangle import TriangleMetric, parts_of_triangle, triangle
-from provenglm.plan import dense_if_small
+from provenglm.plan import in_memory_if_small
 from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
 from provenglm.rows.kinds import rows_of
 from provenglm.rows.products import column_products
@@ -344,7 +344,7 @@ def solve_with_scale(
     if problem.offset is not None:
         # Residuals are all that the search knows.
         problem = replace(problem, target=problem.target - problem.offset, offset=None)
-    return _Search(dense_if_small(problem), epsilon, settings).run(start)
+    return _Search(in_memory_if_small(problem), epsilon, settings).run(start)
 
 
 @dataclass
@@ -402,7 +402,7 @@ class _Search:
         secant, tries = _Secant(), 0
         for _ in range(constants.MOST_STEPS):
             solution = self._solve(scale, at)
-            residual = problem.target - solution.scores[:, 0]
+            residual = problem.target - self._scores(solution)
             best = best_scale(residual, self.epsilon, weight)
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
@@ -507,10 +507,10 @@ class _Search:
         coef, intercept = start
         found = solve(problem, limits, (coef / scale, intercept / scale))
         coef, intercept = found.coef * scale, found.intercept * scale
-        scores = found.scores * scale
-        if scores.dtype != np.float64:
-            # F and its bound agree to more digits than float32 has.
-            scores = _scores(problem, coef, intercept, self.center)
+        scores = None
+        # F and its bound agree to more digits than float32 has.
+        if found.scores is not None and found.scores.dtype == np.float64:
+            scores = found.scores * scale
         return replace(
             found,
             coef=coef,
@@ -559,8 +559,14 @@ class _Search:
         problem, epsilon, center = self.problem, self.epsilon, self.center
         if problem.l2 > 0:
             return lower_bound(problem, moved, scale, epsilon, center)
-        residual, coef = problem.target - solution.scores[:, 0], solution.coef[:, 0]
+        residual, coef = problem.target - self._scores(solution), solution.coef[:, 0]
         return bound_without_penalty(problem, coef, residual, moved / scale, epsilon, center)
+
+    def _scores(self, solution: Solution) -> NumPyArray:
+        """Return the scores of all rows in float64, (n,)."""
+        if solution.scores is not None:
+            return solution.scores[:, 0]
+        return _scores(self.problem, solution.coef, solution.intercept, self.center)[:, 0]
 
     def _wanted(self, objective: float) -> float:
         """Return how near the optimum is near enough."""

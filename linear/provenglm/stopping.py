@@ -12,12 +12,14 @@ import numpy as np
 from provenglm import constants
 from provenglm.methods.base import Method
 from provenglm.model.least_norm import least_norm
+from provenglm.model.losses import Loss
 from provenglm.model.null_model import size_of_scores
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.returned import Returned, returned
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.proof.prover import Prover
 from provenglm.proof.separation import are_quasi_separated
+from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _FAR_OF_FLOAT32 = 1e-3
@@ -204,8 +206,8 @@ class Stopping:
         weights, intercept = self._of_user(best)[:2]
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
-        offset, share = self._objective.offset, self._objective.share
-        beside = intercept if offset is None else size_of_scores(share, offset, intercept)
+        table = self._objective.table
+        beside = intercept if table.offset is None else size_of_scores(table, intercept)
         size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
         unit = 1.0
         if not (loss.has_classes or loss.has_logarithm):
@@ -286,7 +288,7 @@ class Stopping:
             self._history[-1] = replace(
                 last, seconds=self._seconds(), objective=objective, gap=gap, decrement=decrement
             )
-        scores = best.snapshot.scores
+        kept = best.snapshot.kept
         return Solution(
             coef=user.coef,
             intercept=user.intercept,
@@ -297,7 +299,7 @@ class Stopping:
             reason=reason,
             method=best.method.name,
             why=why + best.method.why,
-            scores=scores.reshape(len(scores), -1),
+            scores=None if kept is None else kept.scores.reshape(len(kept.scores), -1),
             step=user.step,
             culprit=self._culprit(user, reason),
         )
@@ -339,22 +341,11 @@ class Stopping:
 
     def _separated(self, point: Snapshot) -> bool:
         """Whether all samples are separated and there is no penalty, hence no minimum."""
-        objective, scores = self._objective, point.scores
-        loss, offset = objective.loss, objective.offset
+        objective = self._objective
+        loss = objective.loss
         if not loss.is_separable or self._penalised():
             return False
-
-        def on_their_side(part: slice) -> NumPyArray:
-            # Rows are separated by coefficients, not by offsets.
-            moved, rounding = scores[part], np.zeros(1)
-            if offset is not None:
-                sizes = np.abs(moved) + np.abs(offset[part])
-                rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
-                moved = moved - offset[part]
-            side = _on_their_side(moved, loss.observed(objective.target[part]), rounding)
-            return side[objective.share[part] > 0]
-
-        return all(on_their_side(part).all() for part in objective.parts())
+        return bool(objective.sum(_wrong_side, loss, at=point) == 0)
 
     def _quasi_separated(self, best: Best) -> bool:
         """Whether, without a penalty, some rows can gain without bound and no other row loses."""
@@ -363,13 +354,25 @@ class Stopping:
         if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
             return False
         distance = _FAR_OF_INFIMUM * max(self._enough(), best.decrement)
-        return are_quasi_separated(objective, best.snapshot.scores, distance)
+        return are_quasi_separated(objective, best.snapshot, distance)
 
     def _penalised(self) -> bool:
         if self._objective.l1 is not None:
             return True
         used = self._objective.scaling.inverse > 0
         return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
+
+
+def _wrong_side(block: Block, loss: Loss) -> int:
+    """Return the number of rows with a weight that are not on the side of their class."""
+    # Rows are separated by coefficients, not by offsets.
+    moved, rounding = block.scores, np.zeros(1)
+    if block.offset is not None:
+        sizes = np.abs(moved) + np.abs(block.offset)
+        rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
+        moved = moved - block.offset
+    side = _on_their_side(moved, loss.observed(block.exact_target), rounding)
+    return int(np.count_nonzero(~side[block.share > 0]))
 
 
 def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:

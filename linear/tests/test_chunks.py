@@ -308,7 +308,6 @@ def test_a_file_that_changes(tmp_path, case):
 
 
 def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(constants, "LONG_ROWS", 0)
     monkeypatch.setattr(constants, "SMALL_DATA", 0)
     np.save(tmp_path / "x.npy", X)
     data = Chunks([tmp_path / "x.npy"])
@@ -317,7 +316,7 @@ def test_a_file_that_shrinks_during_the_fit(tmp_path, monkeypatch):
 
     def shrinking(self, *rows):
         calls.append(rows)
-        if len(calls) == 3:
+        if len(calls) == 1:
             os.truncate(tmp_path / "x.npy", 200)
         return read(self, *rows)
 
@@ -450,7 +449,6 @@ def others():
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [20, 40])
 def test_ctrl_c_leaves_no_thread(tmp_path, monkeypatch, count):
-    monkeypatch.setattr(constants, "LONG_ROWS", 0)
     monkeypatch.setattr(constants, "SMALL_DATA", 0)
     rows = np.random.default_rng(0).normal(size=(60_000, 20))
     y = rows[:, 0] > np.random.default_rng(1).normal(size=60_000)

@@ -16,13 +16,14 @@ from provenglm.methods.descent_columns import (
     least_along,
     sparse_columns,
 )
-from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.sampling import prepare
 from provenglm.model.solution import Settings
 from provenglm.plan import choose
+from provenglm.rows.disk import DiskRows
+from provenglm.rows.parts import ArrayPart
 from provenglm.solve import solve
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
@@ -482,30 +483,29 @@ def test_what_is_close_to_the_penalty_joins_with_what_is_beyond(monkeypatch, los
     assert run._choose(snapshot).tolist() == []
 
 
-def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
+def test_no_more_are_chosen_of_far_rows_than_a_matrix_has_room_for(monkeypatch):
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
-    monkeypatch.setattr(constants, "MOST_WEIGHTS", 1)
     objective = objective_of(Squared(), l1=1e-6)
+    objective = objective.on(rows=DiskRows([ArrayPart(objective.rows.block(slice(0, 60)))]))
     theta = np.zeros(9)
     theta[[3, 5]] = 0.1
     snapshot = objective.snapshot(theta)
+    assert snapshot.kept is None
     excess = np.abs(snapshot.gradient[:-1])
     excess[[3, 5]] = 0
     for columns in (1, 2, 6, 7):
-        # Eight numbers a row beside them, and the intercept's; in three quarters of the room.
-        limited = replace(objective, room=(columns + 1 + 8) * 60 * 8 * 4 // 3 + 1)
-        assert columns_of_a_copy(limited.room, 60, 1) == columns + 1
-        run = CoordinateDescent(limited)
+        monkeypatch.setattr(constants, "KEPT_NUMBERS", (columns + 1) ** 2)
+        run = CoordinateDescent(objective)
         if columns < 3:
-            with pytest.raises(ValueError, match=r"^2 of 8 features .* higher memory_limit"):
+            with pytest.raises(ValueError, match=r"^2 of 8 features .* a stronger penalty"):
                 run._choose(snapshot)
             continue
         wanted = [3, 5, *np.argsort(-excess)[: columns - 2]]
         assert np.array_equal(run._choose(snapshot), np.sort(wanted))
     # Where none is missing, those that are there may fill it.
     snapshot.gradient[:] = 0
-    run = CoordinateDescent(replace(objective, room=(2 + 1 + 8) * 60 * 8 * 4 // 3 + 1))
-    assert np.array_equal(run._choose(snapshot), [3, 5])
+    monkeypatch.setattr(constants, "KEPT_NUMBERS", 9)
+    assert np.array_equal(CoordinateDescent(objective)._choose(snapshot), [3, 5])
 
 
 @pytest.mark.slow

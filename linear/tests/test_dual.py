@@ -177,7 +177,7 @@ def _compiled_for_nothing(monkeypatch):
 def _narrow(monkeypatch):
     """Have few columns count as many."""
     monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 10)
-    monkeypatch.setattr("provenglm.solve.dense_if_small", lambda problem: problem)
+    monkeypatch.setattr("provenglm.solve.in_memory_if_small", lambda problem: problem)
 
 
 @pytest.mark.usefixtures("_narrow")

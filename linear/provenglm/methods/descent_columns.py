@@ -14,7 +14,8 @@ from scipy.sparse import csc_array, csr_array
 from provenglm import compiled, constants
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Scaling, Snapshot, Sums, residuals
+from provenglm.model.objective import Objective, Scaling, Snapshot, Sums
+from provenglm.rows.table import Kept
 from provenglm.types import NumPyArray
 
 _SURE = 1 - 1e-9
@@ -107,7 +108,7 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     if (inverse != 1).any():
         data = data * np.repeat(inverse, count)
     mean = (sums[kept, 0] - center * share.sum()) * inverse
-    of_target = (sums[kept, 1] - center * objective.mean_target()) * inverse
+    of_target = (sums[kept, 1] - center * float(objective.mean_target())) * inverse
     with_last = np.append(kept, p)
     small = replace(
         objective,
@@ -188,7 +189,7 @@ class ByColumns(Objective):
         value += 0.5 * float(penalty @ weights)
         if self.l1 is not None:
             value += float(self.l1[there] @ np.abs(weights))
-        return Snapshot(theta, value, gradient, scores, known, residual)
+        return Snapshot(theta, value, gradient, Kept(scores, residual), known)
 
     def _products(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of all columns with `numbers`, (p + 1,); the last entry is unset."""
@@ -227,7 +228,8 @@ class ScalarQuadratic:
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         curvature = loss.second_derivative(snapshot.scores, target, curvature_shift)
         self._weight = curvature.diagonal * share
-        self._rest = residuals(objective, snapshot) * share
+        self._rest = loss.residual(snapshot.scores.astype(np.float64), target)
+        self._rest *= share
         arrays, places, _ = columns
         measured = kernels().measure(*arrays, places, self._rest, self._weight)
         self._of_loss, mean, square = measured

@@ -19,7 +19,6 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ class DualCoordinateAscent(Method):
     why = ", and the penalty is strong enough for steps of single rows in the dual"
 
     def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
-        super().__init__(replace(objective, rows=objective.rows.precise()))
+        super().__init__(objective.precise())
         self._is_precise, self._rng = is_precise, rng
         self._dual: _Dual | None = None
         self._distances: list[float] = []

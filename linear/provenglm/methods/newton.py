@@ -56,7 +56,9 @@ class Newton(Method):
             step, decrement = self._step(point)
         self._last = decrement
         # The scores along a step cost nothing next to a Hessian of all rows.
-        along = -(self._sample.rows @ step) if self._has_all else None
+        along = None
+        if self._has_all and not self.objective.table.is_far:
+            along = -(self._sample.rows @ step)
         return Step(-step, decrement, 2 * decrement, along)
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
@@ -77,7 +79,9 @@ class Newton(Method):
 
     def _scores_at(self, point: Snapshot) -> NumPyArray:
         """Return the scores of the sample's rows."""
-        return point.scores if self._has_all else self._sample.scores(point.theta)
+        if self._has_all and point.kept is not None:
+            return point.scores
+        return self._sample.scores(point.theta)
 
     def _measure(self, point: Snapshot, scores: NumPyArray) -> None:
         """Compute and factor the Hessian."""
@@ -96,6 +100,8 @@ class Newton(Method):
         metric = CholeskyMetric(hessian, self._has_all, self._kept)
         if not metric.is_rough or not isinstance(self._sample.rows, np.ndarray):
             return metric
+        if self.objective.table.is_far:
+            return metric  # the triangle needs all rows twice
         if self._basis is None:
             rows = self._sample.rows * np.sqrt(self._sample.share)[:, None]
             penalty = np.diag(np.sqrt(self.objective.penalty))

@@ -19,7 +19,6 @@ directions, so that the run ends by proof.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,7 @@ class NewtonCG(Method):
     def __init__(
         self, objective: Objective, is_precise: bool, has_room: bool, sample: Sample | None = None
     ) -> None:
-        super().__init__(replace(objective, rows=objective.rows.precise()))
+        super().__init__(objective.precise())
         self.is_single = not (is_precise or _needs_float64(objective))
         self._has_room = has_room
         self._rows: _Rows | None = None

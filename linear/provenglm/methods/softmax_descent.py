@@ -20,6 +20,7 @@ for such shifts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -29,7 +30,6 @@ from scipy.linalg.lapack import dpotrs
 from provenglm import constants
 from provenglm.methods.descent_columns import least_along
 from provenglm.model import cholesky
-from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Snapshot
@@ -92,7 +92,12 @@ class SoftmaxSteps:
     @staticmethod
     def has_room(features: int, classes: int) -> bool:
         """Whether the Gram matrices of this many features and classes fit into memory."""
-        return classes * (features + 1) ** 2 <= constants.KEPT_NUMBERS
+        return features <= SoftmaxSteps.most_features(classes)
+
+    @staticmethod
+    def most_features(classes: int) -> int:
+        """Return the number of features whose Gram matrices fit into memory."""
+        return int(math.sqrt(constants.KEPT_NUMBERS / classes)) - 1
 
     def step(
         self, snapshot: Snapshot, chosen: NumPyArray, curvature_shift: float, last: float
@@ -146,24 +151,18 @@ class SoftmaxSteps:
 
 
 class _Columns:
-    """Some features of all rows in theta's coordinates, and a column of ones.
-
-    They are copied if the copy fits into memory; otherwise they are read from the rows each time.
-    """
+    """A copy of some features of all rows in theta's coordinates, and a column of ones."""
 
     def __init__(self, objective: Objective, chosen: NumPyArray) -> None:
         self.chosen = chosen
         self._objective = objective
-        n, size, outputs = objective.n, len(chosen) + 1, objective.loss.outputs
-        self._parts, self._values = objective.rows.slices(), None
-        if size <= columns_of_a_copy(objective.room, n, outputs):
-            values = np.empty((n, size))
-            for part in self._parts:
-                self._read(part, values[part])
-            self._values = values
-            # A part then stays in the cache for the second product.
-            count = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // (8 * size))
-            self._parts = [slice(first, min(first + count, n)) for first in range(0, n, count)]
+        n, size = objective.n, len(chosen) + 1
+        self._values = np.empty((n, size))
+        for part in objective.rows.slices():
+            self._read(part, self._values[part])
+        # A part stays in the cache for the second product.
+        count = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // (8 * size))
+        self._parts = [slice(first, min(first + count, n)) for first in range(0, n, count)]
 
     def _read(self, part: slice, out: NumPyArray) -> None:
         objective = self._objective
@@ -178,11 +177,7 @@ class _Columns:
     def _block(self, part: slice) -> NumPyArray:
         if self._objective.is_late:
             raise OutOfTimeError
-        if self._values is not None:
-            return self._values[part]
-        values = np.empty((part.stop - part.start, len(self.chosen) + 1))
-        self._read(part, values)
-        return values
+        return self._values[part]
 
     def gram(self, weight: NumPyArray) -> NumPyArray:
         """Return the products of the columns with each other, with weights of the rows."""

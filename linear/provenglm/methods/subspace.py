@@ -12,8 +12,6 @@ loop evaluates a point in float64 when the gradient indicates that its gap is sm
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import scipy.linalg
 
@@ -51,7 +49,7 @@ class SubspaceNewton(Method):
     is_cheap = keeps_scores = True
 
     def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
-        self._precise = replace(objective, rows=objective.rows.precise())
+        self._precise = objective.precise()
         super().__init__(self._precise if is_precise else in_float32(objective))
         self.is_single = self.objective.rows.dtype == np.float32
         self._rng = rng
@@ -253,9 +251,7 @@ class _Preconditioner:
     def _of_some_rows(self, curvature: NumPyArray) -> tuple[NumPyArray, bool] | None:
         """Return the factor of the Hessian of drawn rows."""
         objective = self._objective
-        drawn, share = draw(
-            objective.loss, objective.target, objective.share, self._size, self._rng
-        )
+        drawn, share = draw(objective.loss, objective.table, self._size, self._rng)
         order = np.argsort(drawn)
         drawn, share = drawn[order], share[order]
         weight = curvature[drawn] * share

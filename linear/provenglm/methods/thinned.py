@@ -114,7 +114,7 @@ class Thinned:
         for part in slices:
             share = np.ascontiguousarray(objective.share[part])
             here += np.bincount(objective.target[part], weights=share, minlength=2)
-        wanted = objective.mean_target()
+        wanted = float(objective.mean_target())
         there = np.array([1 - wanted, wanted])
         return there / here if here.all() else None
 

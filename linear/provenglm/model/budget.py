@@ -18,12 +18,6 @@ _OF_WEIGHTS = 16
 _OF_A_SAMPLE = 3
 """The part of the room for a sample's rows: as much again is for what is made of them."""
 
-_OF_A_COPY = 0.75
-"""The part for a copy of some columns, with what follows; the rest is for blocks of them."""
-
-_BESIDE_A_COPY = 8
-"""Numbers for each row and output, of steps on such a copy: `_SCORES` are not among them."""
-
 
 def room(problem: Problem) -> int | None:
     """Return the bytes that samples and buffers of rows may take, or None where it is no matter.
@@ -105,10 +99,3 @@ def of_folds_together(problem: Problem, count: int) -> int:
 def rows_of_a_sample(room: int | None, p: int) -> float:
     """Return how many rows of float64 a sample may have."""
     return float("inf") if room is None else room // (_OF_A_SAMPLE * 8 * (p + 1))
-
-
-def columns_of_a_copy(room: int | None, n: int, outputs: int) -> float:
-    """Return how many columns of float64, that of the intercept included, a copy may have."""
-    if room is None:
-        return float("inf")
-    return _OF_A_COPY * room // (8 * n) - _BESIDE_A_COPY * outputs

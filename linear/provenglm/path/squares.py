@@ -17,7 +17,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -124,8 +123,8 @@ def solve(
         if objective.offset is not None:
             # A squared loss has the same value for it.
             target = objective.target - objective.offset
-            objective = replace(objective, target=target, offset=None)
-        center = objective.mean_target() if objective.intercept else 0.0
+            objective = objective.on(target=target, offset=None)
+        center = float(objective.mean_target()) if objective.intercept else 0.0
         sums = _sums(objective, folds, groups, center)
     paths = []
     for fold, counts in enumerate(groups.counts):

@@ -38,6 +38,34 @@ def row_squares(block: Features, weights: NumPyArray) -> NumPyArray:
     return np.asarray(_squared(block) @ weights)
 
 
+def column_moments(
+    block: Features, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
+) -> tuple[NumPyArray, NumPyArray]:
+    """Return the sums of ``x - center`` and of its square for some columns, times the shares.
+
+    Parameters
+    ----------
+    share : numpy.ndarray, (b,)
+    center : numpy.ndarray, (p,)
+    wanted : numpy.ndarray, (c,)
+        The indices of the columns.
+    """
+    if not isinstance(block, csr_array):
+        change = np.asarray(block)[:, wanted].astype(np.float64) - center[wanted]
+        return share @ change, share @ np.square(change)
+    (count, p), columns = block.shape, block.indices
+    change = block.data.astype(np.float64) - center[columns]
+    each = np.repeat(share, np.diff(block.indptr))
+    present = np.bincount(columns, each, p)
+    mean = np.bincount(columns, each * change, p)
+    square = np.bincount(columns, each * np.square(change), p)
+    # If a column is stored in every row, the share of absent entries is only rounding.
+    is_full = np.bincount(columns, minlength=p) == count
+    absent = np.where(is_full, 0.0, np.maximum(share.sum() - present, 0))
+    mean, square = mean - absent * center, square + absent * np.square(center)
+    return mean[wanted], square[wanted]
+
+
 def dense_products(block: NumPyArray, numbers: NumPyArray) -> NumPyArray:
     """Return the products of dense features with some vectors (c, rows), as (c, p) in float64.
 
