@@ -147,7 +147,7 @@ def test_a_limit_that_is_too_low(monkeypatch):
     with pytest.raises(ValueError, match=r"memory_limit is '1 MB'.* need 64 MB: give more"):
         Chunks([X], memory_limit="1 MB")
     monkeypatch.setattr(chunks, "LEAST_MEMORY", 1000)
-    with pytest.raises(ValueError, match=r"labels and scores of 400 rows need 0: give at least"):
+    with pytest.raises(ValueError, match=r"labels and weights of 400 rows need 0: give at least"):
         GLMClassifier().fit(Chunks([X], memory_limit=1000), Y)
 
 

@@ -109,8 +109,8 @@ def test_warnings_point_at_the_line_of_the_user(model, count):
     assert len(seen) >= count - 1
 
 
-@pytest.mark.parametrize(("room", "words"), [(3e6, "fold 1 of 5"), (6e6, "passes for 5 folds")])
-def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
+@pytest.mark.parametrize(("room", "words"), [(1.05e6, "fold 1 of 5"), (6e6, "passes for 5 folds")])
+def test_folds_go_one_by_one_where_their_shares_are_beyond_the_limit(
     solve_together, caplog, room, words
 ):
     solve_together(True)
@@ -128,5 +128,5 @@ def test_folds_go_one_by_one_where_their_scores_are_beyond_the_limit(
 def test_folds_for_which_there_is_no_room():
     data = Chunks([np.tile(X, (100, 1))], memory_limit="64 MB")
     data.memory_limit = 32_500_000
-    with pytest.raises(ValueError, match="is 32 MB, and 40 folds of 30,000 rows need 67: give at"):
+    with pytest.raises(ValueError, match="is 32 MB, and 40 folds of 30,000 rows need 66: give at"):
         GLMClassifierCV(1, cv=40).fit(data, np.tile(Y, 100))

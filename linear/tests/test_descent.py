@@ -158,10 +158,10 @@ def objective_of(loss, intercept=True, l1=0.02, kind="dense", size=60):
     return prepare(problem, Workers(1), size, rng, precise=True)[0]
 
 
-def hessian_over(objective, chosen, curvature):
+def hessian_over(objective, chosen, snapshot):
     method = CoordinateDescent(objective)
     method._chosen = chosen
-    return method._hessian_over(curvature)
+    return method._hessian_over(snapshot)
 
 
 def point_of(objective):
@@ -184,9 +184,7 @@ def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
     way[kept] = np.random.default_rng(2).normal(size=way[kept].shape)
     if not intercept:
         way[-1] = 0
-    scores = objective.snapshot(theta).scores
-    curvature = loss.second_derivative(scores, objective.target)
-    hessian = hessian_over(objective, chosen, curvature)
+    hessian = hessian_over(objective, chosen, objective.snapshot(theta))
     ahead, behind = (objective.snapshot(theta + h * way).gradient for h in (1e-5, -1e-5))
     difference = (ahead - behind)[kept].ravel() / 2e-5
     assert np.allclose(hessian @ way[kept].ravel(), difference, rtol=1e-6, atol=1e-8)
@@ -232,9 +230,11 @@ def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind)
         model = ScalarQuadratic(*arguments, l1, l2, 0.0)
     t, shift, fall, slope = model.solve()
     dense = objective_of(loss, intercept, size=31)
-    curvature = loss.second_derivative(snapshot.scores, objective.target)
-    hessian_of = hessian_of_classes if loss.outputs > 1 else hessian_over
-    hessian = hessian_of(dense, chosen, curvature)
+    if loss.outputs > 1:
+        curvature = loss.second_derivative(snapshot.scores, objective.target)
+        hessian = hessian_of_classes(dense, chosen, curvature)
+    else:
+        hessian = hessian_over(dense, chosen, snapshot)
     before, gradient = theta[kept].ravel(), snapshot.gradient[kept].ravel()
     outputs = loss.outputs
     each = np.repeat(objective.l1[kept], outputs)
@@ -398,8 +398,7 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     snapshot = objective.snapshot(theta)
     arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
     model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
-    curvature = Logistic().second_derivative(snapshot.scores, objective.target)
-    H = hessian_over(objective_of(Logistic(), intercept), chosen, curvature)
+    H = hessian_over(objective_of(Logistic(), intercept), chosen, snapshot)
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
     if intercept:
         H -= np.outer(H[-1], H[-1]) / H[-1, -1]

@@ -168,17 +168,20 @@ class JointPath:
         head = sample.head(size)
         theta = minimise(Newton(objective_of(head, objective), head), theta, tol)
         folds = self._folds
-        own = [objective.on(share=folds.share(fold)) for fold in range(len(folds))]
+        self._shares = np.empty((objective.n, len(folds)))
+        for fold in range(len(folds)):
+            self._shares[:, fold] = folds.share(fold)
+        own = [objective.on(share=share) for share in self._shares.T]
         self._measure(own)
         nulls = [one.null() for one in own]
-        values = self._values([(one, theta) for one in own])
+        values = self._values([(fold, theta) for fold in range(len(folds))])
         states = []
         for fold, (one, value) in enumerate(zip(own, values, strict=True)):
             proof = Prover(folds.problem, one, sample, self._settings.seed)
             states.append(FoldState(fold, one, nulls[fold][1], proof, value))
         worse = [w for w in states if not w.snapshot(w.at).objective < w.null]
         if worse:
-            starts = [(state.objective, nulls[state.fold][0]) for state in worse]
+            starts = [(state.fold, nulls[state.fold][0]) for state in worse]
             for state, value in zip(worse, self._values(starts), strict=True):
                 state.at = value
         return states
@@ -208,7 +211,7 @@ class JointPath:
                     done[state.fold] = point
             pending = [state for state, _ in moving]
             if moving:
-                values = self._values([(state.objective, theta) for state, theta in moving])
+                values = self._values([(state.fold, theta) for state, theta in moving])
                 for state, value in zip(pending, values, strict=True):
                     state.accept(value)
         return [done[state.fold] for state in states]
@@ -278,21 +281,21 @@ class JointPath:
             reason=reason,
         )
 
-    def _values(self, points: Sequence[tuple[Objective, NumPyArray]]) -> list[FoldEvaluation]:
-        """Return the evaluation of each fold's objective at its theta, in one pass."""
+    def _values(self, points: Sequence[tuple[int, NumPyArray]]) -> list[FoldEvaluation]:
+        """Return the evaluation of the objectives of some folds, each at its theta, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
         models = [whole.model(theta) for _, theta in points]
         weights = np.hstack([model.weights.reshape(len(model.weights), -1) for model in models])
         biases = np.concatenate([np.atleast_1d(model.bias) for model in models])
-        share = np.column_stack([objective.share for objective, _ in points])
-        table = replace(whole.table, share=share)
-        given = whole.loss, Linear(weights, biases, models[0].center)
+        table = replace(whole.table, share=self._shares)
+        model = Linear(weights, biases, models[0].center)
+        given = whole.loss, np.array([fold for fold, _ in points]), model
         scores = None if table.is_far else np.empty((len(biases), whole.n))
 
         def evaluated(block: Block) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
             assert scores is not None
-            scores[:, block.part] = found = _scores(block, given[1])
-            return _sums(block, given[0], found, given[1])
+            scores[:, block.part] = found = _scores(block, model)
+            return _sums(block, *given, found)
 
         if scores is None:
             losses, products, totals = table.sum(evaluate_folds, *given)
@@ -314,8 +317,7 @@ class JointPath:
         whole, outputs = self._objective, self._objective.loss.outputs
         has_squares = not (whole.rows.is_sparse or whole.centered)
         center = whole.scaling.center if whole.centered else None
-        share = np.column_stack([one.share for one in objectives])
-        table = replace(whole.table, share=share)
+        table = replace(whole.table, share=self._shares)
         sums, squares = table.sum(_moments, whole.loss, center, has_squares)
         whole.reads.rows += whole.n
         means, of_targets = np.split(sums, [len(objectives)], axis=1)
@@ -334,24 +336,26 @@ class JointPath:
         with state.session.running():
             point = point_of(state.session, folds.penalties(state.fold, strength), start)
         theta = scaling.from_user(point.coef, point.intercept).reshape(state.at.theta.shape)
-        state.at, state.pairs = self._values([(state.objective, theta)])[0], []
+        state.at, state.pairs = self._values([(state.fold, theta)])[0], []
         return replace(point, iterations=point.iterations + state.count)
 
 
 def evaluate_folds(
-    block: Block, loss: Loss, model: Linear
+    block: Block, loss: Loss, folds: NumPyArray, model: Linear
 ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return losses, (F,), products, (p, F K), and residuals, (F K,), times the folds' shares.
+    """Return losses, (f,), products, (p, f K), and residuals, (f K,), times the folds' shares.
 
     Parameters
     ----------
     block : Block
         A block of a table whose shares are (n, F).
     loss : Loss
+    folds : numpy.ndarray, (f,)
+        The numbers of the folds.
     model : Linear
-        The models of all folds side by side, (p, F K).
+        Their models side by side, (p, f K).
     """
-    return _sums(block, loss, _scores(block, model), model)
+    return _sums(block, loss, folds, model, _scores(block, model))
 
 
 def _features(block: Block, center: NumPyArray | None) -> Features:
@@ -369,9 +373,9 @@ def _scores(block: Block, model: Linear) -> NumPyArray:
 
 
 def _sums(
-    block: Block, loss: Loss, scores: NumPyArray, model: Linear
+    block: Block, loss: Loss, folds: NumPyArray, model: Linear, scores: NumPyArray
 ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    share, target = np.ascontiguousarray(block.share.T), block.target
+    share, target = np.ascontiguousarray(block.share.T[folds]), block.target
     if loss.outputs == 1:
         values, residual = loss.value_and_residual(scores, np.broadcast_to(target, scores.shape))
         residual *= share

@@ -48,9 +48,9 @@ class Chunks:
     memory_limit : int or str, optional
         Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': the resident memory that `fit` may
         add to its arguments and to what the process has. It includes the numbers that a fit has for
-        each row: about 25 bytes for each class of three or more (for two classes, and for a
-        regression, 25 to 50), 16 for weights, and 8 for the offset of each score. The default is
-        1 GB, or twice what these numbers need if that is more.
+        each row: 1 to 8 bytes for a label or target, 16 for weights, 8 for the offset of each
+        score, 8 for each fold of a cross-validation, and 100 for Huber's loss with its scale. The
+        default is 1 GB, or twice what these numbers need if that is more.
 
     Attributes
     ----------
