@@ -148,12 +148,12 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
             share[here] *= weight[y == label].sum() / weight.sum() / share[here].sum()
         return Z[chosen], share, expit(Z[chosen] @ theta), y[chosen]
 
-    slices = part.rows.slices()
-    some, share, p, target = of(slices)
+    some, share, p, target = of(part.table.rows.slices())
     wanted = some.T @ (share * (p - target)) + objective.penalty * theta
     assert np.allclose(gradient, wanted, rtol=0, atol=1e-5)
     assert np.allclose(wanted, objective.snapshot(theta).gradient, rtol=0, atol=0.05)
-    some, share, p, target = of(slices[::4])
+    every = constants.EVERY_BLOCK * constants.GROWTH
+    some, share, p, target = of(objective.table.thinned(every).rows.slices())
     wanted = (some.T * (share * p * (1 - p))) @ some + np.diag(objective.penalty)
     assert np.allclose(part.hessian(theta), wanted, rtol=0, atol=1e-5)
     assert np.allclose(hessian, wanted, rtol=0, atol=0.05)

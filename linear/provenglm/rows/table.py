@@ -19,6 +19,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import parts_of
+from provenglm.rows.disk import DiskRows
 from provenglm.rows.products import column_moments
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -213,6 +214,11 @@ class Table:
     def precise(self) -> Table:
         """Return the same rows with features in float64."""
         return replace(self, rows=self.rows.precise())
+
+    def thinned(self, every: int) -> Table:
+        """Return a table of rows on disk of which a sum reads one block in `every`."""
+        assert isinstance(self.rows, DiskRows)
+        return replace(self, rows=self.rows.thinned(every))
 
     def sum(
         self,
