@@ -54,10 +54,11 @@ from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopR
 from provenglm.model.triangle import TriangleMetric, parts_of_triangle, triangle
 from provenglm.plan import in_memory_if_small
 from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
-from provenglm.rows.kinds import rows_of
 from provenglm.rows.products import column_products
+from provenglm.rows.table import Block, Table
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
 
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
@@ -121,11 +122,11 @@ def far_means(problem: Problem) -> NumPyArray:
 
     The means of columns whose deviation is a small part of it, from the first rows.
     """
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    center = np.zeros(rows.shape[1])
-    if not problem.fit_intercept or rows.is_sparse:
+    table = _table(problem)
+    center = np.zeros(table.rows.shape[1])
+    if not problem.fit_intercept or table.rows.is_sparse:
         return center
-    block = rows.block(slice(0, min(rows.shape[0], constants.LEAST_ROWS)))
+    block = table.gathered(np.arange(min(table.n, constants.LEAST_ROWS)))
     with np.errstate(over="ignore", invalid="ignore"):
         mean = block.mean(axis=0)
         deviation = np.sqrt(np.square(block - mean).mean(axis=0))
@@ -192,8 +193,8 @@ def bound_without_penalty(
     dual : numpy.ndarray, (n,)
         u, which may be beyond epsilon.
     """
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    (n, p), share = rows.shape, problem.shares()
+    table = _table(problem)
+    (n, p), share = table.rows.shape, table.share
     width = p + problem.fit_intercept
     if width > constants.MOST_WEIGHTS:
         return 0.0
@@ -202,9 +203,9 @@ def bound_without_penalty(
 
     def blocks() -> Iterator[RowsOfAProof]:
         for part in parts_of_triangle(n, width):
-            block: Any = rows.block(part)
-            block = _moved(block.toarray() if rows.is_sparse else block, center)
-            features = np.hstack([block, np.ones((len(block), width - p))])
+            raw: Any = Block(table, 0, part).raw
+            numbers = _moved(raw.toarray() if table.rows.is_sparse else raw, center)
+            features = np.hstack([numbers, np.ones((len(numbers), width - p))])
             weight = share[part] * is_inside[part]
             yield RowsOfAProof(features, share[part], weight, dual[part, None])
 
@@ -220,25 +221,29 @@ def bound_without_penalty(
     return bound if bound > 0 else 0.0
 
 
+def _table(problem: Problem) -> Table:
+    """Return the rows in float64."""
+    return problem.table(Workers(0), precise=True)
+
+
 def _moved(block: Any, center: NumPyArray | None) -> Any:
     return block if center is None or not center.any() else block - center
 
 
 def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> NumPyArray:
     """Return the sum over all rows of their features times a number each, (p,)."""
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    total = np.zeros(rows.shape[1])
-    for part in rows.slices():
-        total += column_products(_moved(rows.block(part), center), dual[part])
-    return total
+
+    def products(block: Block) -> NumPyArray:
+        return column_products(_moved(block.raw, center), dual[block.part])
+
+    return np.asarray(_table(problem).sum(products))
 
 
 def _scores(
     problem: Problem, coef: NumPyArray, intercept: NumPyArray, center: NumPyArray
 ) -> NumPyArray:
     """Return the scores of all rows in float64, (n, 1)."""
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    products = [_moved(rows.block(part), center) @ coef for part in rows.slices()]
+    products = _table(problem).sum(lambda block: [_moved(block.raw, center) @ coef])
     return np.asarray(np.concatenate(products) + shifted(intercept, center, coef))
 
 
@@ -261,11 +266,10 @@ def moved(
     center : numpy.ndarray, (p,), optional
         As in `lower_bound`.
     """
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    p = rows.shape[1]
+    table = _table(problem)
+    p, s = table.rows.shape[1], table.share
     if p > constants.MOST_WEIGHTS:
         return residual
-    s = problem.shares()
     dual = np.clip(residual / scale, -epsilon, epsilon)
     of_scale = 0.0 if is_perfect else (s @ dual**2 - 1) / 2
     wrong = np.append(_products(problem, s * dual, center) - problem.l2 * coef, of_scale)
@@ -280,7 +284,7 @@ def moved(
     def columns(part: NumPyArray) -> NumPyArray:
         of_scale = np.zeros(len(part)) if is_perfect else dual[part]
         beside = [of_scale, np.ones(len(part))][: len(wrong) - p]
-        return np.column_stack([_moved(rows.gather(part), center), *beside])
+        return np.column_stack([_moved(table.gathered(part), center), *beside])
 
     weighted = (columns(part) * np.sqrt(s[part])[:, None] for part in parts)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -12,14 +12,12 @@ import numpy as np
 from provenglm import constants
 from provenglm.methods.base import Method
 from provenglm.model.least_norm import least_norm
-from provenglm.model.losses import Loss
 from provenglm.model.null_model import size_of_scores
-from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.objective import Objective, Snapshot, misplaced
 from provenglm.model.returned import Returned, returned
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.proof.prover import Prover
 from provenglm.proof.separation import are_quasi_separated
-from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _FAR_OF_FLOAT32 = 1e-3
@@ -84,7 +82,9 @@ class Stopping:
         self._proven: tuple[Best, float, float] | None = None
         self._user: tuple[Best, Returned] | None = None
         left_out = objective.left_out
-        self.leaves_out = left_out is not None and len(left_out) > 0 and not self._penalised()
+        self.leaves_out = (
+            left_out is not None and len(left_out) > 0 and not self._objective.is_penalised
+        )
 
     @property
     def has_points(self) -> bool:
@@ -179,7 +179,7 @@ class Stopping:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
         has_steps = self._proof.has_factor and self._tries < constants.TRIES
-        if gap <= enough or is_rounding or not (has_steps or self._penalised()):
+        if gap <= enough or is_rounding or not (has_steps or self._objective.is_penalised):
             return True
         # The bound falls in proportion to the estimate, and as the number of rows grows.
         self._margin = best.decrement / enough / constants.GROWTH
@@ -248,7 +248,7 @@ class Stopping:
             The objective in float64.
         """
         best = self.best
-        theta = None if self._penalised() else least_norm(self._objective, best.theta)
+        theta = None if self._objective.is_penalised else least_norm(self._objective, best.theta)
         if theta is None:
             return
         point = precise.snapshot(theta)
@@ -343,44 +343,18 @@ class Stopping:
         """Whether all samples are separated and there is no penalty, hence no minimum."""
         objective = self._objective
         loss = objective.loss
-        if not loss.is_separable or self._penalised():
+        if not loss.is_separable or self._objective.is_penalised:
             return False
-        return bool(objective.sum(_wrong_side, loss, at=point) == 0)
+        count = point.misplaced
+        if count is None:
+            count = objective.sum(misplaced, loss, at=point)
+        return bool(count == 0)
 
     def _quasi_separated(self, best: Best) -> bool:
         """Whether, without a penalty, some rows can gain without bound and no other row loses."""
         objective = self._objective
         loss = objective.loss
-        if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
+        if not (loss.is_separable or loss.falls_at_zero) or self._objective.is_penalised:
             return False
         distance = _FAR_OF_INFIMUM * max(self._enough(), best.decrement)
         return are_quasi_separated(objective, best.snapshot, distance)
-
-    def _penalised(self) -> bool:
-        if self._objective.l1 is not None:
-            return True
-        used = self._objective.scaling.inverse > 0
-        return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
-
-
-def _wrong_side(block: Block, loss: Loss) -> int:
-    """Return the number of rows with a weight that are not on the side of their class."""
-    # Rows are separated by coefficients, not by offsets.
-    moved, rounding = block.scores, np.zeros(1)
-    if block.offset is not None:
-        sizes = np.abs(moved) + np.abs(block.offset)
-        rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
-        moved = moved - block.offset
-    side = _on_their_side(moved, loss.observed(block.exact_target), rounding)
-    return int(np.count_nonzero(~side[block.share > 0]))
-
-
-def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
-    """Return for each sample whether its class has the greatest score, beyond rounding."""
-    if scores.ndim == 1:
-        return np.asarray(np.where(target > 0, scores, -scores) > rounding)
-    rows = np.arange(len(scores))
-    own = scores[rows, target]
-    others = scores.copy()
-    others[rows, target] = -np.inf
-    return np.asarray(own - others.max(axis=1) > rounding)

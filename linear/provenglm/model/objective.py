@@ -71,6 +71,8 @@ class Snapshot:
         Whether the scores are those of another point and a step's, not of `theta` anew.
     clipped : int, optional
         The number of blocks in which a score was clipped, if it is known.
+    misplaced : int, optional
+        The number of rows with a weight that are not on the side of their class, if it is known.
     """
 
     theta: NumPyArray
@@ -81,6 +83,7 @@ class Snapshot:
     is_single: bool = False
     is_derived: bool = False
     clipped: int | None = None
+    misplaced: int | None = None
 
     @property
     def scores(self) -> NumPyArray:
@@ -213,6 +216,14 @@ class Objective:
         return self.deadline < time.perf_counter()
 
     @property
+    def is_penalised(self) -> bool:
+        """Whether there is a penalty on a feature that is not left out."""
+        if self.l1 is not None:
+            return True
+        used = self.scaling.inverse > 0
+        return bool(self.penalty[:-1][used].max(initial=0) > 0)
+
+    @property
     def n(self) -> int:
         """Number of rows."""
         return self.rows.shape[0]
@@ -283,8 +294,9 @@ class Objective:
         if not self.table.is_far:
             kept = Kept(np.empty((self.n, *theta.shape[1:]), self.rows.dtype))
         # Of far rows a proof would need another pass for it.
-        takes_noise = self.table.is_far and takes_sums and not self.loss.has_classes
-        wanted = self.loss, takes_moments, takes_squares, takes_noise
+        is_far, has_sides = self.table.is_far, self.loss.is_separable and not self.is_penalised
+        takes_noise = is_far and takes_sums and not self.loss.has_classes
+        wanted = self.loss, takes_moments, takes_squares, takes_noise, is_far and has_sides
 
         def evaluated(block: Block) -> Evaluated:
             assert kept is not None
@@ -307,7 +319,7 @@ class Objective:
             self.squares = found.squares
         point = self.snapshot_of(theta, found.value, gradient, kept)
         sums = None if point.sums is None else point.sums._replace(noise=found.noise)
-        return replace(point, clipped=found.clipped, sums=sums)
+        return replace(point, clipped=found.clipped, misplaced=found.misplaced, sums=sums)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
         """Return the snapshot where the scores are known, of dense rows.
@@ -417,7 +429,8 @@ class Objective:
 class Evaluated(NamedTuple):
     """Sums over rows times their shares: losses, products, residuals, and the features' squares.
 
-    `clipped` is the number of blocks with clipped scores; `noise` is as in `Sums`.
+    `clipped` is the number of blocks with clipped scores, `misplaced` the number of rows that are
+    not on the side of their class; `noise` is as in `Sums`.
     """
 
     value: float
@@ -426,10 +439,16 @@ class Evaluated(NamedTuple):
     squares: NumPyArray | None
     clipped: int
     noise: tuple[float, Noise] | None
+    misplaced: int | None
 
 
 def evaluate(
-    block: Block, loss: Loss, takes_moments: bool, takes_squares: bool, takes_noise: bool
+    block: Block,
+    loss: Loss,
+    takes_moments: bool,
+    takes_squares: bool,
+    takes_noise: bool,
+    takes_sides: bool,
 ) -> Evaluated:
     """Return what the objective and its gradient at the block's scores consist of.
 
@@ -450,7 +469,26 @@ def evaluate(
         share @ np.square(block.features) if takes_squares else None,
         clipped(block, loss),
         noise_of(block, loss) if takes_noise else None,
+        misplaced(block, loss) if takes_sides else None,
     )
+
+
+def misplaced(block: Block, loss: Loss) -> int:
+    """Return the number of rows with a weight that are not on the side of their class."""
+    # Rows are separated by coefficients, not by offsets.
+    moved, rounding = block.scores, np.zeros(1)
+    if block.offset is not None:
+        sizes = np.abs(moved) + np.abs(block.offset)
+        rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
+        moved = moved - block.offset
+    target = loss.observed(block.exact_target)
+    if moved.ndim == 1:
+        is_placed = np.where(target > 0, moved, -moved) > rounding
+    else:
+        rows, others = np.arange(len(moved)), moved.copy()
+        others[rows, target] = -np.inf
+        is_placed = moved[rows, target] - others.max(axis=1) > rounding
+    return int(np.count_nonzero(~is_placed[block.share > 0]))
 
 
 def noise_of(block: Block, loss: Loss) -> tuple[float, Noise]:

@@ -37,6 +37,9 @@ from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
 
+_FACTORS = 8
+"""The number of factors of the residuals at which the weights' part of a gap is looked at first."""
+
 # Write max(bound, 0.0) in this order, so that NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
 
 
@@ -59,7 +62,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
             dual_gradient += np.multiply.outer(mean, dual.constant)
             if dual.of_target:
                 dual_gradient += dual.of_target * of_target
-            return _gap_with_l1(objective, snapshot, dual, dual_gradient)
+            return _gap_with_l1(objective, snapshot, dual, dual_gradient, enough)
         # Compute kept (gradient - penalty theta) + penalty theta + the constant's part, in place,
         # because these arrays are large.
         rest = dual.kept * snapshot.gradient[:-1]
@@ -134,7 +137,11 @@ def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
 
 
 def _gap_with_l1(
-    objective: Objective, snapshot: Snapshot, dual: Dual, dual_gradient: NumPyArray
+    objective: Objective,
+    snapshot: Snapshot,
+    dual: Dual,
+    dual_gradient: NumPyArray,
+    enough: float,
 ) -> float:
     """Return the smallest bound among those for a few factors of the residuals."""
     assert objective.l1 is not None
@@ -151,28 +158,61 @@ def _gap_with_l1(
         square = np.where(excess == 0, 0.0, np.square(excess) / (2 * penalty))
         return value + factor * slope + float(square.sum())
 
-    of_dual = _terms(objective, snapshot, dual)
+    feasible, bound = _feasible(size, l1), _above_least(objective, snapshot)
+    if objective.table.is_far:
+        # The other terms cost a pass. They are at least 0.
+        rests = [of_weights(factor) for factor in np.linspace(feasible, 1, _FACTORS)]
+        if not min(rests) <= enough:
+            return max(bound, 0.0)
+    of_dual, spread = _terms_with_l1(objective, snapshot, dual, feasible)
     gap = of_dual + of_weights(1.0)
-    feasible = _feasible(size, l1)
     if feasible < 1 and np.isfinite(of_dual):
-        spread = _spread(objective, snapshot) if objective.loss.has_classes else np.inf
-        curvature = spread
-        if spread == np.inf:
-            divergence = _divergence(objective, snapshot, dual, feasible)
-            gap = min(gap, divergence + of_weights(feasible))
-            curvature = 2 * divergence / (1 - feasible) ** 2
+        curvature, has_spread = spread, objective.loss.has_classes and spread < np.inf
+        if not objective.loss.has_classes:
+            gap = min(gap, spread + of_weights(feasible))
+            curvature = 2 * spread / (1 - feasible) ** 2
         factor = best_factor(curvature, slope, size, l1, penalty)
         rest = of_weights(factor)
         if rest < gap:
             divergence = np.inf
-            if spread < np.inf:
+            if has_spread:
                 divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
             # If this bound is most of the gap, it may be far above the divergence.
             if not divergence <= rest:
                 divergence = _divergence(objective, snapshot, dual, factor)
             gap = min(gap, divergence + rest)
-    bound = _above_least(objective, snapshot)
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
+
+
+def _terms_with_l1(
+    objective: Objective, snapshot: Snapshot, dual: Dual, feasible: float
+) -> tuple[float, float]:
+    """Return `_terms` and, for classes, the spread r^2 / l'', for others `_divergence`."""
+    loss = objective.loss
+    given = loss, snapshot.gradient[-1], objective.mean_target(), dual._replace(terms=0.0), feasible
+    terms, spread = objective.sum(_of_l1, *given, not isinstance(dual.terms, float), at=snapshot)
+    if isinstance(dual.terms, float):
+        terms = dual.terms
+    if not loss.has_classes:
+        return terms, max(float(spread), 0.0)
+    return terms, spread if np.isfinite(spread) else np.inf
+
+
+def _of_l1(
+    block: Block,
+    loss: Loss,
+    excess: NumPyArray,
+    mean: NumPyArray,
+    dual: Dual,
+    feasible: float,
+    has_terms: bool,
+) -> tuple[float, float]:
+    terms = _balanced_terms(block, loss, excess, mean) if has_terms else 0.0
+    if feasible >= 1:
+        return terms, 0.0
+    if loss.has_classes:
+        return terms, _spread_of_block(block, loss)
+    return terms, _scaled_terms(block, loss, dual, feasible)
 
 
 def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
@@ -234,13 +274,8 @@ def _mixed(loss: Loss, dual: Dual, residual: NumPyArray, target: NumPyArray) -> 
     return mixed
 
 
-def _spread(objective: Objective, snapshot: Snapshot) -> float:
-    """Return the mean of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
-    found = float(objective.sum(_spread_of_block, objective.loss, at=snapshot))
-    return found if np.isfinite(found) else np.inf
-
-
 def _spread_of_block(block: Block, loss: Loss) -> float:
+    """Return the sum of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
     scores, square = block.precise_scores, np.square(residuals(block, loss))
     if scores.ndim == 1:
         return _mean(block, np.asarray(square / loss.curvature(scores, block.exact_target)))
