@@ -207,7 +207,7 @@ class Stopping:
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
         table = self._objective.table
-        beside = intercept if table.offset is None else size_of_scores(table, intercept)
+        beside = size_of_scores(table, intercept) if table.has_offset else intercept
         size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
         unit = 1.0
         if not (loss.has_classes or loss.has_logarithm):

@@ -47,11 +47,11 @@ class Thinned:
             return None
         if not is_worth_while(rows, sample):
             return None
-        return cls(objective, objective.table.thinned(constants.EVERY_BLOCK))
+        return cls(objective, objective.own.thinned(constants.EVERY_BLOCK))
 
     def hessian(self, theta: NumPyArray) -> NumPyArray:
         """Return the Hessian at `theta`, in its coordinates, with the penalty."""
-        few = self.objective.table.thinned(constants.EVERY_BLOCK * constants.GROWTH)
+        few = self.objective.own.thinned(constants.EVERY_BLOCK * constants.GROWTH)
         return self._derivatives(theta, few, 1)[1]
 
     def derivatives(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from provenglm.model.losses import Loss
+from provenglm.rows.far import AnyTable
 from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 
@@ -31,21 +32,22 @@ _LEAST_RATIO = 1e-15
 part."""
 
 
-def best_intercept(loss: Loss, table: Table) -> NumPyArray:
+def best_intercept(loss: Loss, table: AnyTable) -> NumPyArray:
     """Return the best intercept of the model without features: a 0-d array, or (K,)."""
     if table.is_far and loss.needs_all_targets:
         start = np.asarray(table.sum(target_sum, loss, reads=False))
         return _WithOffsets(loss, table).best_number(float(start))
     best = np.asarray(loss.null_scores(*_summary(loss, table)), np.float64)
-    if table.offset is None:
+    if not table.has_offset:
         return best
     rows = _WithOffsets(loss, table)
     return rows.best_of_classes(best) if loss.outputs > 1 else rows.best_number(float(best))
 
 
-def _summary(loss: Loss, table: Table) -> tuple[NumPyArray, NumPyArray]:
+def _summary(loss: Loss, table: AnyTable) -> tuple[NumPyArray, NumPyArray]:
     """Return as few targets and shares as have the same best intercept."""
     if loss.needs_all_targets:
+        assert isinstance(table, Table)
         return table.target, table.share
     if loss.has_classes:
         count = loss.group_count
@@ -64,7 +66,7 @@ def group_shares(block: Block, count: int) -> NumPyArray:
     return np.bincount(target, weights=block.share, minlength=count)
 
 
-def mean_loss(loss: Loss, table: Table, bias: NumPyArray) -> float:
+def mean_loss(loss: Loss, table: AnyTable, bias: NumPyArray) -> float:
     """Return the mean loss of the model without features and with the intercept `bias`."""
     return float(table.sum(_loss_at, loss, bias, reads=False))
 
@@ -80,7 +82,7 @@ def _loss_at(block: Block, loss: Loss, bias: NumPyArray) -> float:
     return float(block.share @ np.asarray(loss.value(scores, block.exact_target), np.float64))
 
 
-def least_loss(table: Table, loss: Loss) -> float:
+def least_loss(table: AnyTable, loss: Loss) -> float:
     """Return the mean of the losses' infima."""
     return float(table.sum(_least, loss, reads=False)) if loss.has_least else 0.0
 
@@ -89,7 +91,7 @@ def _least(block: Block, loss: Loss) -> float:
     return float(block.share @ np.asarray(loss.least(block.exact_target), np.float64))
 
 
-def size_of_scores(table: Table, bias: NumPyArray) -> float:
+def size_of_scores(table: AnyTable, bias: NumPyArray) -> float:
     """Return the root mean square of intercept plus offsets, with the sign of their mean.
 
     With several outputs it is the largest one.
@@ -145,7 +147,7 @@ class _WithOffsets:
     """The mean loss of all rows as a function of the intercept."""
 
     loss: Loss
-    table: Table
+    table: AnyTable
 
     def at(self, bias: NumPyArray | float, temperature: float = 1.0) -> _Derivatives:
         """Return the mean loss and its derivatives at an intercept."""

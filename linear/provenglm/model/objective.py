@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from provenglm.model import null_model
 from provenglm.model.losses import Loss, Noise
 from provenglm.rows.base import Features, Rows
+from provenglm.rows.far import AnyTable
 from provenglm.rows.products import column_products, dense_products
 from provenglm.rows.table import Block, Kept, Linear, Table
 from provenglm.types import NumPyArray
@@ -129,7 +130,7 @@ class Objective:
 
     Attributes
     ----------
-    table : Table
+    table : Table or FarTable
         The rows, and what belongs to each of them.
     penalty : numpy.ndarray, (p + 1,)
         Of each row of theta: lambda / d_j^2, and 0 of the intercept.
@@ -156,7 +157,7 @@ class Objective:
         Of `time.perf_counter`, after which a method ends what it is at.
     """
 
-    table: Table
+    table: AnyTable
     loss: Loss
     scaling: Scaling
     penalty: NumPyArray
@@ -174,8 +175,9 @@ class Objective:
 
     @property
     def rows(self) -> Rows:
-        """The rows."""
-        return self.table.rows
+        """The rows; of those in other processes their shape and dtype."""
+        rows: Any = self.table.rows
+        return cast("Rows", rows)
 
     @property
     def workers(self) -> Workers:
@@ -185,21 +187,27 @@ class Objective:
     @property
     def target(self) -> NumPyArray:
         """The targets of rows in memory, (n,)."""
-        return self.table.target
+        return self.own.target
 
     @property
     def share(self) -> NumPyArray:
         """The shares of rows in memory, (n,)."""
-        return self.table.share
+        return self.own.share
 
     @property
     def offset(self) -> NumPyArray | None:
         """The offsets of rows in memory, (n,) or (n, K)."""
-        return self.table.offset
+        return self.own.offset
+
+    @property
+    def own(self) -> Table:
+        """The table of rows that are in this process."""
+        assert isinstance(self.table, Table)
+        return self.table
 
     def on(self: _Kind, **changes: Any) -> _Kind:
         """Return the objective on a table with other rows, targets, shares or offsets."""
-        return replace(self, table=replace(self.table, **changes))
+        return replace(self, table=replace(self.own, **changes))
 
     def precise(self: _Kind) -> _Kind:
         """Return the objective with features in float64."""

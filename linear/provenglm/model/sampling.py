@@ -21,6 +21,7 @@ from provenglm.rows.base import Features, Rows
 from provenglm.rows.centred import write_centred
 from provenglm.rows.csr import CsrRows
 from provenglm.rows.dense import DenseRows
+from provenglm.rows.far import AnyTable
 from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -185,21 +186,21 @@ def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
     return penalty
 
 
-def _is_far_off(problem: Problem, table: Table) -> bool:
+def _is_far_off(problem: Problem, table: AnyTable) -> bool:
     """Whether float32 would lose what matters in the size of the scores or of the loss."""
     loss = problem.loss
-    if loss.has_classes and table.offset is None:
+    if loss.has_classes and not table.has_offset:
         return False
     bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
     if problem.fit_intercept:
         bias = null_model.best_intercept(loss, table)
     value, least = null_model.mean_loss(loss, table, bias), null_model.least_loss(table, loss)
-    size = float(bias) if table.offset is None else null_model.size_of_scores(table, bias)
+    size = float(bias) if not table.has_offset else null_model.size_of_scores(table, bias)
     return loss.is_far_off(size, value, least)
 
 
 def draw(
-    loss: Loss, table: Table, size: int, rng: np.random.Generator
+    loss: Loss, table: AnyTable, size: int, rng: np.random.Generator
 ) -> tuple[NumPyArray, NumPyArray]:
     """Return about `size` indices and their shares of the sample, which estimates the whole.
 
@@ -368,7 +369,7 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
     return Spread(np.ones(p), mean, square, fourth)
 
 
-def _measure_rare(table: Table, rare: NumPyArray, scaling: Scaling, intercept: bool) -> None:
+def _measure_rare(table: AnyTable, rare: NumPyArray, scaling: Scaling, intercept: bool) -> None:
     """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
     columns = np.flatnonzero(rare)
     mean, square = table.moments(scaling.center, columns)

@@ -287,7 +287,7 @@ class JointPath:
         models = [whole.model(theta) for _, theta in points]
         weights = np.hstack([model.weights.reshape(len(model.weights), -1) for model in models])
         biases = np.concatenate([np.atleast_1d(model.bias) for model in models])
-        table = replace(whole.table, share=self._shares)
+        table = replace(whole.own, share=self._shares)
         model = Linear(weights, biases, models[0].center)
         given = whole.loss, np.array([fold for fold, _ in points]), model
         scores = None if table.is_far else np.empty((len(biases), whole.n))
@@ -317,7 +317,7 @@ class JointPath:
         whole, outputs = self._objective, self._objective.loss.outputs
         has_squares = not (whole.rows.is_sparse or whole.centered)
         center = whole.scaling.center if whole.centered else None
-        table = replace(whole.table, share=self._shares)
+        table = replace(whole.own, share=self._shares)
         sums, squares = table.sum(_moments, whole.loss, center, has_squares)
         whole.reads.rows += whole.n
         means, of_targets = np.split(sums, [len(objectives)], axis=1)

@@ -40,6 +40,7 @@ from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
 from provenglm.rows.base import Rows
 from provenglm.rows.csr import CsrRows, made_of
 from provenglm.rows.dense import DenseRows
+from provenglm.rows.far import AnyTable
 from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
 from provenglm.rows.products import column_products, column_squares, row_squares
 from provenglm.rows.table import Block, Table
@@ -144,12 +145,18 @@ class Some(NamedTuple):
         The coordinates of its features, if they are not those of the certificate.
     """
 
-    table: Table
+    table: AnyTable
     scaling: Scaling | None = None
+
+    @property
+    def own(self) -> Table:
+        """The table of rows that are in this process."""
+        assert isinstance(self.table, Table)
+        return self.table
 
     def head(self, count: int) -> Some:
         """Return the set of the first rows of dense rows in memory."""
-        table, rows = self.table, self.table.rows.block(slice(0, count))
+        table, rows = self.own, self.own.rows.block(slice(0, count))
         offset = None if table.offset is None else table.offset[:count]
         head = replace(
             table,
@@ -202,7 +209,7 @@ class Certificate:
 
     def __init__(
         self,
-        table: Table,
+        table: AnyTable,
         loss: Loss,
         has_intercept: bool,
         center: NumPyArray,
@@ -256,7 +263,7 @@ class Certificate:
 
     def _size_of_offsets(self) -> tuple[float, float]:
         """Return the root mean square and the largest size; of several outputs the largest."""
-        if self._table.offset is None:
+        if not self._table.has_offset:
             return 0.0, 0.0
         square, largest = self._table.sum(_sizes_of_offsets, reads=False)
         return math.sqrt(square), max(largest)
@@ -504,11 +511,11 @@ class Certificate:
         loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
         if point.has_corners or self._table.is_far:
             return np.inf
-        place, parts = self._place, parts_of_triangle(self.n, width)
+        place, parts, table = self._place, parts_of_triangle(self.n, width), self.all().own
         center, theta = np.zeros(p), point.theta
         if self._has_intercept:
             for part in parts:
-                block = Block(self._table, 0, part)
+                block = Block(table, 0, part)
                 center += block.share @ place.features(block)
         if point.is_centred:
             theta = theta - theta.mean(axis=1, keepdims=True)
@@ -518,7 +525,7 @@ class Certificate:
         def blocks() -> Iterator[RowsOfAProof]:
             weights.clear()
             for part in parts:
-                block = Block(self._table, 0, part)
+                block = Block(table, 0, part)
                 numbers, share, target = _dense(place.features(block)), block.share, block.target
                 scores = _flat(_scores(block, numbers, point.theta[:p], point.bias))
                 weights.append(share * loss.least_curvature(scores, target))

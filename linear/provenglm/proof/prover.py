@@ -152,7 +152,7 @@ class Prover:
             self._curvature = 0.0
             if self._of_sample is not None:
                 sample = self._sample
-                share = self._of_sample.table.share
+                share = self._of_sample.own.share
                 scores = sample.scores(known.theta)
                 each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
                 own, whole = (float((some @ each).sum()) for some in (share, sample.share))

@@ -202,6 +202,11 @@ class Table:
         return self.rows.shape[0]
 
     @property
+    def has_offset(self) -> bool:
+        """Whether there are offsets."""
+        return self.offset is not None
+
+    @property
     def is_far(self) -> bool:
         """Whether nothing with a number for each row is kept: see the module's text."""
         return self.rows.is_on_disk
