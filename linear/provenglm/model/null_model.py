@@ -35,7 +35,7 @@ part."""
 def best_intercept(loss: Loss, table: AnyTable) -> NumPyArray:
     """Return the best intercept of the model without features: a 0-d array, or (K,)."""
     if table.is_far and loss.needs_all_targets:
-        start = np.asarray(table.sum(target_sum, loss, reads=False))
+        start = np.asarray(table.known(target_sum, loss))
         return _WithOffsets(loss, table).best_number(float(start))
     best = np.asarray(loss.null_scores(*_summary(loss, table)), np.float64)
     if not table.has_offset:
@@ -51,8 +51,8 @@ def _summary(loss: Loss, table: AnyTable) -> tuple[NumPyArray, NumPyArray]:
         return table.target, table.share
     if loss.has_classes:
         count = loss.group_count
-        return np.arange(count), table.sum(group_shares, count, reads=False)
-    return np.array([table.sum(target_sum, loss, reads=False)]), np.ones(1)
+        return np.arange(count), table.known(group_shares, count)
+    return np.array([table.known(target_sum, loss)]), np.ones(1)
 
 
 def target_sum(block: Block, loss: Loss) -> float:
@@ -84,7 +84,7 @@ def _loss_at(block: Block, loss: Loss, bias: NumPyArray) -> float:
 
 def least_loss(table: AnyTable, loss: Loss) -> float:
     """Return the mean of the losses' infima."""
-    return float(table.sum(_least, loss, reads=False)) if loss.has_least else 0.0
+    return float(table.known(_least, loss)) if loss.has_least else 0.0
 
 
 def _least(block: Block, loss: Loss) -> float:
@@ -162,7 +162,7 @@ class _WithOffsets:
         The slope increases with the intercept. Newton's steps stay in an interval that contains the
         root. The interval is halved if a step is longer than half of the last one.
         """
-        least, largest, mean = self.table.sum(_offset_range, reads=False)
+        least, largest, mean = self.table.known(_offset_range)
         low, high = best - max(largest), best - min(least)
         middle, last = best - float(mean), high - low
         for _ in range(_MAX_STEPS):
@@ -182,7 +182,7 @@ class _WithOffsets:
         Widely spread offsets make the mean loss almost piecewise linear. It is smoothed first: the
         offsets are divided by a temperature, which decreases to 1.
         """
-        mean = self.table.sum(_offset_range, reads=False)[2]
+        mean = self.table.known(_offset_range)[2]
         size = abs(size_of_scores(self.table, -mean))
         temperature, bias = max(1.0, size / _MAX_SIZE), best - mean
         while temperature > 1:
@@ -198,7 +198,7 @@ class _WithOffsets:
         divided by the mean probability. This always leads lower (iterative scaling: Darroch &
         Ratcliff 1972).
         """
-        wanted = self.table.sum(group_shares, len(bias), reads=False)
+        wanted = self.table.known(group_shares, len(bias))
         here = self.at(bias, temperature)
         for _ in range(_MAX_STEPS):
             newton = np.linalg.pinv(here.curvature, rcond=_SAME, hermitian=True) @ here.slope

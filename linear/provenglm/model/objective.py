@@ -302,9 +302,10 @@ class Objective:
         if not self.table.is_far:
             kept = Kept(np.empty((self.n, *theta.shape[1:]), self.rows.dtype))
         # Of far rows a proof would need another pass for it.
-        is_far, has_sides = self.table.is_far, self.loss.is_separable and not self.is_penalised
+        is_far = self.table.is_far
         takes_noise = is_far and takes_sums and not self.loss.has_classes
-        wanted = self.loss, takes_moments, takes_squares, takes_noise, is_far and has_sides
+        takes_sides = is_far and self.loss.is_separable and not self.is_penalised
+        wanted = self.loss, takes_moments, takes_squares, takes_noise, takes_sides
 
         def evaluated(block: Block) -> Evaluated:
             assert kept is not None
@@ -325,9 +326,7 @@ class Objective:
         gradient[-1] = found.residuals
         if takes_squares:
             self.squares = found.squares
-        point = self.snapshot_of(theta, found.value, gradient, kept)
-        sums = None if point.sums is None else point.sums._replace(noise=found.noise)
-        return replace(point, clipped=found.clipped, misplaced=found.misplaced, sums=sums)
+        return self.snapshot_of(theta, found.value, gradient, kept, found)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
         """Return the snapshot where the scores are known, of dense rows.
@@ -363,6 +362,7 @@ class Objective:
         value: float,
         gradient: NumPyArray,
         kept: Kept | None,
+        found: Evaluated | None = None,
     ) -> Snapshot:
         """Return the snapshot of sums over all rows; `gradient` is changed in place.
 
@@ -372,10 +372,14 @@ class Objective:
             The sum of the losses.
         gradient : numpy.ndarray, theta's shape
             That of the residuals times the features as `block` has them, and of the residuals.
+        kept : Kept, optional
+        found : Evaluated, optional
+            What else a pass has found.
         """
         known = None
         if self.rows.dtype == np.float64 and not self.centered:
-            known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares)
+            noise = None if found is None else found.noise
+            known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares, noise)
         self.to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
@@ -383,7 +387,10 @@ class Objective:
             value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
         gradient += penalty * theta
         is_single = self.rows.dtype == np.float32
-        return Snapshot(theta, value, gradient, kept, known, is_single=is_single)
+        point = theta, value, gradient, kept, known, is_single
+        if found is None:
+            return Snapshot(*point)
+        return Snapshot(*point, clipped=found.clipped, misplaced=found.misplaced)
 
     def _without_moments(self, sums: NumPyArray) -> NumPyArray:
         """Keep the moments out of the sums of a pass; return what the residuals gave, (p, K)."""
@@ -401,7 +408,7 @@ class Objective:
         of_target : numpy.ndarray, (p, K)
             The same of features times `target_columns`.
         """
-        total, share = self.mean_target(), self.sum(_share)
+        total, share = self.mean_target(), self.table.known(_share)
         if not self.centered:
             mean = mean - share * self.scaling.center
             of_target = of_target - np.multiply.outer(self.scaling.center, np.atleast_1d(total))
@@ -422,8 +429,8 @@ class Objective:
     def mean_target(self) -> NumPyArray:
         """Return the mean of the targets, (); for several outputs the share of each class, (K,)."""
         if self.loss.outputs == 1:
-            return np.asarray(self.sum(null_model.target_sum, self.loss))
-        return np.asarray(self.sum(null_model.group_shares, self.loss.outputs))
+            return np.asarray(self.table.known(null_model.target_sum, self.loss))
+        return np.asarray(self.table.known(null_model.group_shares, self.loss.outputs))
 
     def to_theta(self, gradient: NumPyArray) -> None:
         """Put a gradient with respect to (W, b) into these coordinates, in place."""

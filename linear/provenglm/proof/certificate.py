@@ -265,7 +265,7 @@ class Certificate:
         """Return the root mean square and the largest size; of several outputs the largest."""
         if not self._table.has_offset:
             return 0.0, 0.0
-        square, largest = self._table.sum(_sizes_of_offsets, reads=False)
+        square, largest = self._table.known(_sizes_of_offsets)
         return math.sqrt(square), max(largest)
 
     # --- The pass over all rows -----------------------------------------------------------

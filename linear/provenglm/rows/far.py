@@ -8,7 +8,7 @@ result does not depend on which process has which part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -62,6 +62,7 @@ class FarTable(ABC):
 
     def __init__(self, rows: FarRows, workers: Workers, has_offset: bool = False) -> None:
         self.rows, self.workers, self.has_offset = rows, workers, has_offset
+        self._known: dict[Any, Any] = {}
 
     @abstractmethod
     def run(self, function: Callable[..., Any], *small: Any) -> list[Any]:
@@ -102,6 +103,13 @@ class FarTable(ABC):
         """Return the sum of what a function returns for all blocks: see `Table.sum`."""
         assert kept is None
         return _tree(self.run(_sum, self._is_precise, function, small, at, reads))
+
+    def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
+        """Return the sum of a function that needs no features: see `Table.known`."""
+        key = function, small
+        if key not in self._known:
+            self._known[key] = self.sum(function, *small, reads=False)
+        return self._known[key]
 
     def gathered(self, indices: NumPyArray, beside: int = 0) -> NumPyArray:
         """Return some rows' features, dense and in float64, and further columns that are unset."""

@@ -9,9 +9,8 @@ is kept between two calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +84,8 @@ class Block:
     ) -> None:
         self._table, self.index, self.part = table, index, part
         self._at, self._kept = at, kept
+        self._raw: Features | None = None
+        self._scores: NumPyArray | None = None
 
     def __len__(self) -> int:
         return int(self.part.stop - self.part.start)
@@ -94,19 +95,21 @@ class Block:
         """The number of the first row among all."""
         return int(self._table.start + self.part.start)
 
-    @cached_property
+    @property
     def raw(self) -> Features:
         """The features, (b, p). They must not be modified."""
-        return self._table.rows.block(self.part)
+        if self._raw is None:
+            self._raw = self._table.rows.block(self.part)
+        return self._raw
 
-    @cached_property
+    @property
     def features(self) -> Features:
         """The features less the model's center."""
         if self._at is not None and self._at.center is not None:
             return self.raw - self._at.center
         return self.raw
 
-    @cached_property
+    @property
     def target(self) -> NumPyArray:
         """The targets, (b,): classes as they are, numbers in the features' dtype."""
         target = self._table.target[self.part]
@@ -114,17 +117,17 @@ class Block:
             return target
         return target.astype(self._table.rows.dtype, copy=False)
 
-    @cached_property
+    @property
     def exact_target(self) -> NumPyArray:
         """The targets, (b,), as they are."""
         return self._table.target[self.part]
 
-    @cached_property
+    @property
     def share(self) -> NumPyArray:
         """The shares, (b,), in float64; those of all rows sum to 1."""
         return np.ascontiguousarray(self._table.share[self.part])
 
-    @cached_property
+    @property
     def offset(self) -> NumPyArray | None:
         """The offsets, (b,) or (b, K), or None."""
         return None if self._table.offset is None else self._table.offset[self.part]
@@ -134,8 +137,8 @@ class Block:
 
         The sum of the two is taken in float64, because both may be large and cancel.
         """
-        dtype = self._table.rows.dtype
-        return np.asarray(bias if self.offset is None else bias + self.offset, dtype)
+        dtype, offset = self._table.rows.dtype, self.offset
+        return np.asarray(bias if offset is None else bias + offset, dtype)
 
     def products(self, model: Linear) -> NumPyArray:
         """Return the scores of another model, without offsets."""
@@ -146,21 +149,23 @@ class Block:
         products += np.asarray(model.bias, products.dtype)
         return np.asarray(products)
 
-    @cached_property
+    @property
     def scores(self) -> NumPyArray:
         """The scores of the model, (b,) or (b, K), offsets included."""
         if self._kept is not None:
             return self._kept.scores[self.part]
-        assert self._at is not None
-        weights, bias, _ = self._at
-        beside = self.beside(bias)
-        if not weights.any():
-            return np.full((len(self), *weights.shape[1:]), beside)
-        scores = self.features @ weights
-        scores += beside
-        return np.asarray(scores)
+        if self._scores is None:
+            assert self._at is not None
+            weights, bias, _ = self._at
+            beside = self.beside(bias)
+            if weights.any():
+                self._scores = self.features @ weights
+                self._scores += beside
+            else:
+                self._scores = np.full((len(self), *weights.shape[1:]), beside)
+        return self._scores
 
-    @cached_property
+    @property
     def precise_scores(self) -> NumPyArray:
         """The scores in float64."""
         return self.scores.astype(np.float64, copy=False)
@@ -195,6 +200,7 @@ class Table:
     workers: Workers
     offset: NumPyArray | None = None
     start: int = 0
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n(self) -> int:
@@ -256,6 +262,8 @@ class Table:
         else:
             outputs = 1 if kept is None or kept.scores.ndim == 1 else kept.scores.shape[1]
             slices = parts_of(self.n, outputs)
+        if len(slices) == 1:
+            return function(Block(self, 0, slices[0], at, kept), *small)
         size = max(1, min(_GROUP, len(slices) // _LEAST_GROUPS))
 
         def of_group(start: int) -> Any:
@@ -269,6 +277,16 @@ class Table:
         for found in self.workers.map(of_group, range(0, len(slices), size), together=1):
             total = added(total, found)
         return total
+
+    def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
+        """Return the sum of a function that needs no features; it is computed once.
+
+        The result must not be modified.
+        """
+        key = function, small
+        if key not in self._known:
+            self._known[key] = self.sum(function, *small, reads=False)
+        return self._known[key]
 
     def gathered(self, indices: NumPyArray, beside: int = 0) -> NumPyArray:
         """Return some rows' features, dense and in float64, and further columns that are unset."""
