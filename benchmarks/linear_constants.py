@@ -246,6 +246,42 @@ def terrain(_: Path) -> tuple[Any, Any, Any, Any]:
     return classifier(dense.covtype(classes=7, rows=40_000))
 
 
+def few_digits(_: Path) -> tuple[Any, Any, Any, Any]:
+    """Dense rows whose singular values span a thousand."""
+    random, x = _noise(3000, 1000)
+    left, _sizes, right = np.linalg.svd(x, full_matrices=False)
+    x = left * np.logspace(0, -3, 1000) @ right * np.sqrt(len(x))
+    y = dense._draw_two(random, x @ random.standard_normal(1000) * 3)
+    return classifier(dense.LinearProblem("", x, y, "logistic", 1e-6))
+
+
+def sparse_counts(_: Path) -> tuple[Any, Any, Any, Any]:
+    """A Poisson regression on sparse columns: the first steps are too long."""
+    random = np.random.default_rng(0)
+    places = random.integers(0, 6000, (15_000, 12), "int32")
+    ends = np.arange(0, places.size + 1, 12, dtype="int32")
+    x = sp.csr_matrix((random.random(places.size), places.ravel(), ends), (len(places), 6000))
+    x.sum_duplicates()
+    score = x @ random.standard_normal(6000)
+    y = random.poisson(np.exp(score / score.std())).astype(float)
+    return regressor("poisson", 1e-4, x, y)
+
+
+def lasso_folds(_: Path) -> tuple[Any, Any, Any, Any]:
+    random, x = _noise(4000, 120)
+    x[:, 1:] += 0.7 * x[:, :-1]
+    y = x[:, :20] @ random.standard_normal(20) + 3 * random.standard_normal(4000)
+    model = provenglm.SVRGRegressorCV(l1_ratios=(1.0,), alphas=20, cv=4, tol=TOL, random_state=0)
+    return model, x, y, None
+
+
+def classes_with_l1(_: Path) -> tuple[Any, Any, Any, Any]:
+    random, x = _noise(4000, 300)
+    score = x[:, :10] @ random.standard_normal((10, 4)) + random.gumbel(size=(4000, 4))
+    parts = {"l2": 0.0, "l1": 3e-3}
+    return classifier(dense.LinearProblem("", x, score.argmax(axis=1), "softmax", **parts), 1.0)
+
+
 PROBLEMS: dict[str, Make] = {
     "dense": balanced,
     "dense, imbalanced, raw scales": imbalanced,
@@ -274,6 +310,12 @@ PROBLEMS: dict[str, Make] = {
     "file": functools.partial(stored, dtype="float32", rows=50_000, columns=160),
     "file, 7 classes": stored_classes,
     "cross validation": folds,
+    "cross validation, lasso": lasso_folds,
+    "singular values over 1e3": few_digits,
+    "counts, sparse": sparse_counts,
+    "counts of words, more L2": functools.partial(counts, strength=10),
+    "counts of words, some L2": functools.partial(counts, strength=100),
+    "L1, 4 dense classes": classes_with_l1,
 }
 
 

@@ -12,7 +12,7 @@ the comments give the worst problem, in passes and CPU seconds.
 PRODUCT = 4e-11
 """One multiplication in a matrix product, by BLAS."""
 
-NUMBER = 1.3e-9
+NUMBER = 1.28e-9
 """One number of a dense row in a pass for one output."""
 
 STORED = 2.7e-9
@@ -32,16 +32,31 @@ COMPILED = 5e-3
 half a second or more."""
 
 
+# The memory.
+
+MEMORY = 1 << 28
+"""Bytes that each array which a fit makes beside the data may take. Data are small if four copies
+of them in float64 fit. Halved or doubled: nothing."""
+
+SMALL_DATA = MEMORY // 32
+"""Features with at most this many numbers, including zeros, are copied to float64. Sparse features
+are copied only if few numbers are 0."""
+
+SAMPLE_NUMBERS = MEMORY // 8
+"""The largest number of numbers in drawn rows: of samples of sparse rows, and of proofs."""
+
+KEPT_NUMBERS = MEMORY // 16
+"""The largest number of numbers in columns that are kept for their products with other columns.
+Dense rows with a squared loss use the working set if they have at most this many: 4,000 x 2,000
+took a 14th of the time of a sample's Hessian, 10,000 x 500 a sixth, and 2,000 x 600 with a small
+penalty 1.5 times as long."""
+
+COPY_BYTES = 16 * MEMORY
+"""Dense rows are copied in float32 if the copy takes at most this many bytes. It may take more than
+other arrays, because it replaces rows of twice the size in all passes."""
+
+
 # The choice of the method.
-
-SMALL_HESSIAN = 1e8
-"""A step with an L1 penalty uses all features if their Hessian takes at most this many
-multiplications; otherwise a few features are tried first. Halved: nothing. Doubled: cross
-validation: 1.12 of the passes, 4.5 of the time."""
-
-SMALL_DATA = 8_000_000
-"""Features with at most this many numbers, including zeros, are copied to float64 (64 MB). Sparse
-features are copied only if few numbers are 0. Halved or doubled: nothing."""
 
 MOST_WEIGHTS = 2500
 """The Hessian is stored as a matrix and factored if there are at most this many weights. Halved or
@@ -72,10 +87,6 @@ ROWS_OF_A_DIMENSION = 100
 effective dimension; otherwise products use all rows. With more than ten classes the limit is
 `ROWS_OF_A_FEATURE` for each class. Halved or doubled: nothing."""
 
-COPY_BYTES = 4e9
-"""Dense rows are copied in float32 if the copy takes at most this many bytes. Halved or doubled:
-nothing."""
-
 
 # The sample and its coordinates.
 
@@ -89,37 +100,22 @@ ROWS_OF_A_FEATURE = 10
 these cost at most three passes. Halved: dense: 1.24 of the passes. Doubled: dense, collinear: 0.83
 of the passes."""
 
-SAMPLE_OF_A_PASS = 16
-"""The sample's rows times the weights, per row of the data. With this value the sample's Hessian
-costs half a pass, because a multiplication in a matrix product of BLAS costs a 32nd of one in a
-pass. Halved: file: 1.12 of the passes. Doubled: dense, collinear: 0.83 of the passes."""
+SAMPLE_OF_A_PASS = NUMBER / PRODUCT / 2
+"""The sample's rows times the weights, per row of the data: the sample's Hessian costs half a
+pass."""
 
-SAMPLE_NUMBERS = 32_000_000
-"""The largest number of numbers in drawn rows that are held in memory (256 MB). It limits samples
-of sparse rows and the rows of a proof. Halved or doubled: nothing."""
+MEASURED_ROWS = 250
+"""The number of rows that measure the coordinates, if the sample has no other use, and the
+variances that the choice of the method needs."""
 
 RARE = 0.1
 """Rows are drawn more often than they occur if their group of targets has a smaller share. Halved:
 Poisson: 1.14 of the passes. Doubled: nothing."""
 
-LEAST_MEASURED_ROWS = 128
-"""The least number of rows in the sample that measures the coordinates with an L1 penalty, if the
-sample has no other use. The largest variance is also measured on this many rows if a Hessian is
-expensive."""
-
-MEASURED_NUMBERS = 1 << 18
-"""The number of numbers in such a sample. With four times as many, and at least 256 rows, a lasso
-of 30,000 x 300 took 1.1 times as long, 500 x 20,000 1.15, and 1,000 x 5,000 1.05."""
-
 FEW_ROWS = 20
 """A feature's variance is measured over all rows if the sample measures it on fewer effective rows
 than this, (sum x^2)^2 / sum x^4. Halved: nothing. Doubled: file, 7 classes: 1.09 of the passes, not
 proven."""
-
-HEAVY = 0.3
-"""A sparse column is scaled down if its variance exceeds this part of the total variance of all
-lighter columns; otherwise it alone would set the length of every step. Halved or doubled:
-nothing."""
 
 
 # The start.
@@ -170,9 +166,6 @@ MOST_FORCING = 0.3
 the remaining gap is this part of the required gap. Halved: counts of words: 1.44 of the passes, 1.4
 of the time. Doubled: counts of words: 1.13 of the passes."""
 
-LEAST_FORCING = 0.02
-"""The smallest such residual, used while steps gain much. Halved or doubled: nothing."""
-
 SAMPLE_FORCING = 0.1
 """Conjugate gradients with a sample's Hessian stop at this relative residual. Halved: 7 classes,
 raw: 1.25 of the passes. Doubled: 7 classes, raw: 1.12 of the passes."""
@@ -186,14 +179,6 @@ SLOPE = 0.3
 """A line search ends if at most this part of the initial slope is left. Halved: counts of words:
 1.46 of the passes, 1.4 of the time. Doubled: L1, text, 5 classes: 1.33 of the passes, 2.2 of the
 time."""
-
-SHORT = 0.3
-"""The curvature shift grows after a step whose length is below this, and shrinks after a step that
-is longer than 1 minus this. Halved or doubled: nothing."""
-
-FIRST_CURVATURE_SHIFT = 0.05
-"""The initial curvature shift: the curvature of a row is computed at a mean that is moved this part
-of the way to its target. Halved or doubled: nothing."""
 
 
 # Coordinate descent and the working set.
@@ -209,12 +194,6 @@ the passes. Doubled: L1, text, 5 classes: 1.17 of the passes, 1.3 of the time.""
 FEW_JOINING = 20
 """The same limit for dense rows with up to `ALL_FEATURES` features and a squared loss, while at
 most half of the gradients exceed the penalty. If more do, all features are added."""
-
-KEPT_NUMBERS = 1 << 24
-"""The largest number of numbers in columns that are kept for their products with other columns (128
-MB). Dense rows with a squared loss use the working set if they have at most this many: 4,000 x
-2,000 took a 14th of the time of a sample's Hessian, 10,000 x 500 a sixth, and 2,000 x 600 with a
-small penalty 1.5 times as long."""
 
 CHANGED_ROWS = 0.125
 """The last factor is used for a linear system if at most this part of its rows has joined or left.
@@ -254,19 +233,6 @@ OF_BIAS = 0.1
 """The least effect of a row's step on its own score through the intercept, for a residual of 1.
 Halved: text, 20 classes: 1.12 of the passes. Doubled: text, 20 classes: 1.12 of the passes."""
 
-PART_OF_BIAS = 0.005
-"""The same effect, relative to the effect of the step through the weights. On 1,000 classes with a
-mean curvature of 300 the intercepts hardly moved with `OF_BIAS` alone; with a value of 1.5, 22
-epochs were enough. Halved or doubled: nothing."""
-
-SLOW = 0.5
-"""Newton's method takes over if `SLOW_EPOCHS` epochs together leave more than this part of the
-distance. A fold continues alone after `TRIES` steps that each leave more. Halved or doubled:
-nothing."""
-
-SLOW_EPOCHS = 8
-"""With 4 epochs, raw word counts took up to 1.7 times as long. Halved or doubled: nothing."""
-
 
 # The proof and the end.
 
@@ -274,35 +240,18 @@ MARGIN = 0.05
 """The estimate ends a run when it is at most this part of the required distance. Halved: Fashion:
 1.27 of the passes, 1.4 of the time. Doubled: nothing."""
 
-TRIES = 3
-"""The number of cheap iterations before a proof by a Newton step is tried, and the number of such
-proofs before the estimate may end the run. Halved or doubled: nothing."""
-
 SAFETY = 1.5
 """A proof by sampled rows is tried when the expected bound is below the required gap by this
 factor. Halved: 7 classes, raw: 0.93 of the passes, not proven. Doubled: dense: 1.13 of the
 passes."""
 
-PENALTY_OF_A_GAP = 1e-4
-"""If the penalty is a smaller part of the curvature, a proof by a Newton step succeeds long before
-the duality gap does, because the duality gap is larger by about the curvature divided by the
-penalty. Halved or doubled: nothing."""
 
-LARGEST_PROOF = 2e10
-"""The Hessian of a proof takes at most this many multiplications, which is about a second. Halved
+PROOF_SECONDS = 0.8
+"""The time for the Hessian of a proof, and for the system of the coefficients of least norm. Halved
 or doubled: nothing."""
 
-
-GROUPS_OF_ROWS = 64
-"""The largest number of groups of rows that share their training sets. The products of the features
-are kept for each group."""
-
-BYTES_OF_GROUPS = 1 << 28
-"""The largest size of all these products, in bytes."""
-
-STEPS_OF_PRODUCTS = 5
-"""The largest number of steps towards a point by these products, before the general solver
-continues. As a rule one step is enough."""
+LARGEST_PROOF = PROOF_SECONDS / PRODUCT
+"""The multiplications of these."""
 
 
 # Blocks of rows.
@@ -311,13 +260,13 @@ BLOCK_BYTES = 3 << 19
 """The size of a converted block, in bytes. A block that is read for the scores is then still in a
 core's cache when the gradient needs it. Halved or doubled: nothing."""
 
+PART_ROWS = BLOCK_BYTES // 24
+"""Arrays with a number per row are processed in parts of this many rows: three such arrays in
+float64 take the size of a block. It is also the number of numbers that a cache holds."""
+
 BLOCK_ROWS = 4096
 """The largest number of rows of a block in the sum of a Hessian; an eighth of that if two products
 follow each other. Halved or doubled: nothing."""
-
-PART_ROWS = 1 << 16
-"""Arrays with a number per row are processed in parts of this many rows. It is also the number of
-numbers that a cache holds. Halved or doubled: nothing."""
 
 LEAST_BLOCK_ROWS = 64
 """The least number of rows in a block. Halved or doubled: nothing."""
