@@ -68,6 +68,8 @@ _OWN_BEST = 0.99
 _FAR = 1e5
 # Of epsilon: rows whose residuals make up for what rounding has left of a sum.
 _INSIDE = 0.9
+# Steps at the level of rounding, and attempts at a proof.
+_TRIES = 3
 # Two scales that agree so far are the same: the residuals have no more digits.
 _SAME_LOG = 1e-13
 
@@ -413,7 +415,7 @@ class _Search:
             solution = self._certified(solution, residual, scale, best, following)
             is_near = solution.gap <= self._wanted(solution.objective)
             tries += solution.decrement <= self._rounding()
-            if solution.reason.is_cut_off or is_near or tries > constants.TRIES:
+            if solution.reason.is_cut_off or is_near or tries > _TRIES:
                 break
             if abs(following - x) <= _SAME_LOG:
                 solution = replace(solution, reason=StopReason.STALLED)
@@ -544,7 +546,7 @@ class _Search:
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         wanted = self._wanted(objective)
-        rounds = constants.TRIES if wanted >= decrement else 0
+        rounds = _TRIES if wanted >= decrement else 0
         while gap > wanted and rounds > 0:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = moved(

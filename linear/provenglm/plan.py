@@ -195,7 +195,7 @@ class Shape:
         if self.is_sparse:
             square = float(np.vdot(features.data, features.data)) / self.n
         else:
-            some = features[:: max(1, self.n // constants.LEAST_ROWS)]
+            some = features[:: max(1, self.n // constants.MEASURED_ROWS)]
             with np.errstate(over="ignore", invalid="ignore"):
                 square = float(np.var(some, axis=0, dtype=np.float64).sum())
         return square / (self.n * self.problem.l2)
@@ -208,7 +208,7 @@ class Shape:
         long as a Hessian.
         """
         features: Any = self.problem.features
-        some = features[:: max(1, self.n // constants.LEAST_MEASURED_ROWS)]
+        some = features[:: max(1, self.n // constants.MEASURED_ROWS)]
         with np.errstate(over="ignore", invalid="ignore"):
             variance = np.var(some, axis=0, dtype=np.float64).max()
         return bool(self.problem.l2 > float(np.finfo(np.float32).eps) * variance)
@@ -295,8 +295,7 @@ def _rows_for_l1(shape: Shape) -> int:
     if not _starts_from_a_sample(shape):
         if shape.is_sparse and shape.p > constants.MOST_WEIGHTS:
             return 0
-        few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // shape.p)
-        size = min(size, constants.LEAST_ROWS, few)
+        size = min(size, constants.MEASURED_ROWS)
     return int(min(size, shape.sample_room))
 
 
@@ -452,7 +451,7 @@ TABLE = (
             shape.is_smooth and not (shape.is_sparse or shape.is_on_disk) and shape.outputs == 1
         ),
         seconds=lambda shape: (40 if shape.has_digits else 200) * shape.pass_seconds,
-        rows=lambda shape: min(shape.n, constants.LEAST_ROWS),
+        rows=lambda shape: min(shape.n, constants.MEASURED_ROWS),
         make=lambda given: SubspaceNewton(given.objective, given.shape.is_precise, given.rng),
     ),
     Row(

@@ -28,6 +28,14 @@ _ROUNDING_OF_SCORES = 1e-5
 near. With a smaller one a gap is wrong by at most half its square, which is less than the rounding
 error of the sums over rows."""
 
+_CHEAP_STEPS = 3
+"""A proof costs more than a few steps of a method whose steps are cheap: so many of them follow the
+first estimate that is small enough."""
+
+_MOST_PROOFS = 3
+"""Each proof by a Newton step takes more rows than the one before. If none of so many is enough,
+the estimate ends the run."""
+
 _FAR_OF_INFIMUM = 10
 """The distance of a point to the infimum is at most this many times the larger of the required
 distance and the estimate."""
@@ -171,18 +179,19 @@ class Stopping:
         if best.decrement > max(margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= constants.TRIES:
+        if is_cheap and self._for_the_proof <= _CHEAP_STEPS:
             return False
         self._tries += 1
         gap = self._proof.expected(best.snapshot, best.decrement)
         if gap <= enough:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        has_steps = self._proof.has_factor and self._tries < constants.TRIES
+        has_steps = self._proof.has_factor and self._tries < _MOST_PROOFS
         if gap <= enough or is_rounding or not (has_steps or self._objective.is_penalised):
             return True
-        # The bound falls in proportion to the estimate, and as the number of rows grows.
-        self._margin = best.decrement / enough / constants.GROWTH
+        # The bound falls in proportion to the estimate, and as the number of rows grows: the next
+        # proof has four times as many.
+        self._margin = best.decrement / enough / 4
         return False
 
     def is_proven_roughly(self) -> bool:

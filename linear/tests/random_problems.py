@@ -45,7 +45,7 @@ UNIT = 2.0**-53
 class Limits(NamedTuple):
     """Up to what a problem is small: with less of it other ways are taken on problems as small."""
 
-    multiplications: float
+    numbers: int
     weights: int
     rows: int
     compiled: float
@@ -53,10 +53,9 @@ class Limits(NamedTuple):
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "COMPILED", "SMALL_DATA"
+        names = "SMALL_DATA", "MOST_WEIGHTS", "LEAST_ROWS", "COMPILED"
         before = [getattr(constants, name) for name in names]
-        numbers = constants.SMALL_DATA if self.multiplications else 0
-        for name, value in zip(names, (*self, numbers), strict=True):
+        for name, value in zip(names, self, strict=True):
             setattr(constants, name, value)
         try:
             yield
@@ -243,7 +242,7 @@ def _with_l2(seed: int) -> Random:
         bool(random.random() < 0.8),
         10 ** random.uniform(-8, -1),
         Limits(
-            float(random.choice([1e8, 1e3, 0])),
+            int(random.choice([constants.SMALL_DATA, constants.SMALL_DATA, 0])),
             int(random.choice([3000, 3000, 0])),
             int(random.choice([2000, 20])),
             float(random.choice([constants.COMPILED, 0])),
@@ -333,7 +332,7 @@ def _hostile(seed: int) -> Random:
         bool(random.random() < 0.85),
         10 ** random.uniform(-8, -2),
         Limits(
-            float(random.choice([1e8, 1e8, 0])),
+            int(random.choice([constants.SMALL_DATA, constants.SMALL_DATA, 0])),
             constants.MOST_WEIGHTS,
             int(random.choice([2000, 20])),
             float(random.choice([constants.COMPILED, 0])),

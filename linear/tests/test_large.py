@@ -193,7 +193,6 @@ def test_no_copy(tmp_path):
 @pytest.mark.parametrize("n", [40_000, 100_000])
 def test_corners_keep_to_the_limit(tmp_path, monkeypatch, n):
     monkeypatch.setattr(constants, "BLOCK_BYTES", 3 << 19)
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", np.inf)
     X, y = sorted_by_class(features("uint8", n, 60), 2)
     model = GLMClassifier(C=200 / n, l1_ratio=0.8, random_state=0)
     clone(model).fit(X[:100], np.arange(100) % 2)  # imports

@@ -578,7 +578,7 @@ def test_offsets_that_separate_are_not_coefficients_that_do():
 # --- Cross-validation --------------------------------------------------------------------------
 
 SEARCHES = {
-    "together": ({"cv": 3}, {"SMALL_HESSIAN": 1e4}, 1200),
+    "together": ({"cv": 3}, {}, 1200),
     "by itself": ({"cv": 3}, {}, 200),
 }
 

@@ -173,7 +173,6 @@ def test_it_gives_up_where_the_effective_dimension_and_the_classes_ask_for_more_
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("loss", [Softmax(5), Logistic()], ids=["softmax", "logistic"])
 def test_arrives(monkeypatch, loss, weights, dtype):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
     monkeypatch.setattr(constants, "LEAST_ROWS", 300)
     monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", 0)

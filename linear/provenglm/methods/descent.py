@@ -423,11 +423,9 @@ class CoordinateDescent(Method):
         return SoftmaxSteps.most_features(self.objective.loss.outputs)
 
     def _tries_some(self, width: int) -> bool:
-        """Whether the Hessian of all features is so expensive that a few are tried first."""
-        objective = self.objective
-        work = float(objective.n) * width * width
-        is_expensive = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
-        return is_expensive and self._has_columns() and self._products.hessian_of is None
+        """Whether a few features are tried before the Hessian of all of them is computed."""
+        are_many = width > constants.LEAST_JOINING
+        return are_many and self._has_columns() and self._products.hessian_of is None
 
 
 def _too_many(objective: Objective, count: int) -> str:

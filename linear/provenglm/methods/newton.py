@@ -18,6 +18,10 @@ from provenglm.model.shifts import centre_unpenalised
 from provenglm.model.triangle import Basis, TriangleMetric, triangle, weighted_rows
 from provenglm.types import NumPyArray
 
+_PENALTY_OF_A_GAP = 1e-4
+"""With a penalty that is a smaller part of the curvature, the duality gap is not expected to end a
+run. The moments that it needs then cost more than they save."""
+
 
 class Newton(Method):
     """Steps along the full gradient, in the metric of a Hessian over all weights.
@@ -168,4 +172,4 @@ class Newton(Method):
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
         curvature = sample.loss.curvature(sample.scores(theta), sample.target)
         mean = float((sample.share @ curvature).mean())
-        return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)
+        return bool(penalty.min(initial=np.inf) > _PENALTY_OF_A_GAP * mean)

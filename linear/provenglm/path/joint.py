@@ -34,6 +34,13 @@ from provenglm.rows.table import Block, Kept, Linear
 from provenglm.solve import Session, minimise
 from provenglm.types import NumPyArray
 
+_TRIES = 3
+"""So many steps that are slow, or near the optimum without a proof, are taken with the other folds.
+Then a fold continues alone."""
+
+_SLOW = 0.5
+"""A step is slow if it leaves more than this part of the decrement."""
+
 Watch = Callable[[str], None]
 
 
@@ -108,7 +115,7 @@ class FoldState:
         """Move to a new point if it is lower; otherwise the fold continues alone."""
         old, self.count = self.at, self.count + 1
         if not self.snapshot(value).objective < self.snapshot(old).objective:
-            self.tries = constants.TRIES
+            self.tries = _TRIES
             return
         change = value.gradient - old.gradient
         self.objective.to_theta(change)
@@ -258,17 +265,17 @@ class JointPath:
         gap, is_near = np.inf, decrement <= constants.MARGIN * enough
         if decrement <= enough:
             gap = duality_gap(state.objective, snapshot, enough) + max(user.change, 0.0)
-        if gap > enough and is_near and (state.proof.is_cheap or state.tries == constants.TRIES):
+        if gap > enough and is_near and (state.proof.is_cheap or state.tries == _TRIES):
             gap = state.proof.of(user.coef, user.intercept, snapshot, decrement, enough)[1]
         if gap <= enough:
             reason = StopReason.CONVERGED
         elif state.objective.is_late or state.count > self._settings.max_iter:
             reason = StopReason.MAX_TIME if state.objective.is_late else StopReason.MAX_ITER
             gap = duality_gap(state.objective, snapshot)
-        elif state.tries >= constants.TRIES:
+        elif state.tries >= _TRIES:
             return self._by_itself(state, strength)
         else:
-            state.tries += is_near or decrement > constants.SLOW * state.last
+            state.tries += is_near or decrement > _SLOW * state.last
             state.last = decrement
             return None
         return PathPoint(

@@ -15,6 +15,9 @@ from provenglm.model.sampling import draw
 from provenglm.proof.certificate import Certificate, Model, Some
 from provenglm.types import NumPyArray
 
+_GROWTH = 4
+"""A further proof takes so many times the rows of the one before."""
+
 _LITTLE_OF_A_PASS = 0.25
 """A proof by a Newton step that costs less of a pass is tried before others."""
 
@@ -166,10 +169,10 @@ class Prover:
         is_enough = part > 0 and near <= self.reach(known) and self._least <= size
         if self._of_sample is not None and is_enough:
             count = max(self._least, int(min(1, wanted / part) * size))
-            self._least = constants.GROWTH * count
+            self._least = _GROWTH * count
             return self._of_sample.head(count)
         count = max(self._least, int(min(1, wanted) * n))
-        self._least = constants.GROWTH * count
+        self._least = _GROWTH * count
         size = min(count, self._most)
         if size >= n:
             return self._certificate.all()
