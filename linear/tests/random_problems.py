@@ -356,15 +356,22 @@ def value(problem: Random, theta: np.ndarray) -> tuple[float, float]:
         loss = float(problem.share @ losses)
     found = loss + penalty
     rows = np.column_stack([problem.dense, np.ones(len(scores))])
-    return found, rounding_of(rows, theta, problem.share, residual, found)
+    return found, rounding_of(rows, theta, problem.share, residual, found, problem.offset)
 
 
 def rounding_of(
-    rows: np.ndarray, theta: np.ndarray, share: np.ndarray, residual: np.ndarray, value: float
+    rows: np.ndarray,
+    theta: np.ndarray,
+    share: np.ndarray,
+    residual: np.ndarray,
+    value: float,
+    offset: np.ndarray | float | None = None,
 ) -> float:
     """Return the rounding error of F: a score is a sum of p products, whatever cancels."""
     n, p = rows.shape
     sizes = np.abs(rows) @ np.abs(theta)
+    if offset is not None:
+        sizes = sizes + np.abs(offset).reshape(len(np.atleast_1d(offset)), -1)
     moved = share @ (np.abs(residual).reshape(sizes.shape) * sizes).sum(axis=1)
     return UNIT * ((p + 1) * float(moved) + n * (1 + abs(value)))
 
@@ -410,7 +417,8 @@ class Smooth(NamedTuple):
 
     def rounding(self, theta: np.ndarray) -> float:
         residual = self.loss.residual(_flat(self.rows @ theta) + self.offset, self.target)
-        return rounding_of(self.rows, theta, self.share, residual, self.value(theta))
+        value = self.value(theta)
+        return rounding_of(self.rows, theta, self.share, residual, value, self.offset)
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient, (p, K), and the Hessian, (p K, p K)."""
