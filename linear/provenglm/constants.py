@@ -235,10 +235,6 @@ nonzero coefficients. With a matrix, linear systems follow after this many sweep
 of sign; at most this many systems are solved, until none changes a sign. Halved: L1, text, 5
 classes: 1.17 of the passes. Doubled: nothing."""
 
-FEW_COORDINATES = 32
-"""A step with a matrix runs without Numba if it has at most this many coordinates, because loading
-Numba takes 1.3 s. A sweep then takes 0.1 ms."""
-
 PAIRS_OF_A_NUMBER = 30.0
 """The products of all columns with each other are computed if a stored number has at most this many
 others in its row. Text has 8, and there the time of a fit falls by a third."""

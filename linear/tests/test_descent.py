@@ -16,6 +16,7 @@ from provenglm.methods.descent_columns import (
     least_along,
     sparse_columns,
 )
+from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
@@ -48,9 +49,9 @@ def value(H, c, l1, t):
     return 0.5 * t @ H @ t - c @ t + l1 @ np.abs(t)
 
 
-def sweep(H, c, l1, t):
+def sweep(H, c, l1, t, visited=None):
     """One sweep of coordinate descent, as it is defined."""
-    for j in range(len(t)):
+    for j in range(len(t)) if visited is None else visited:
         rest = c[j] - H[j] @ t + H[j, j] * t[j]
         t[j] = np.sign(rest) * max(abs(rest) - l1[j], 0) / H[j, j]
 
@@ -62,27 +63,24 @@ def off(H, c, l1, t):
     return np.where(t != 0, np.abs(gradient + l1 * np.sign(t)), beyond).max() / l1.max()
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(monkeypatch, seed, few):
-    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
-    monkeypatch.setattr(constants, "MOST_STEPS", 1)
+def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(seed):
     H, c, l1 = case(seed)
     t = np.random.default_rng(1).normal(size=len(c))
     expected, gradient = t.copy(), H @ t - c
     for _ in range(3):
         before = value(H, c, l1, expected)
-        sweep(H, c, l1, expected)
-        fell, _ = descent._sweeps(H, gradient, t, l1, 0.0, 0.0, False)
+        rest = c - H @ expected + np.diag(H) * expected
+        best = np.sign(rest) * np.maximum(np.abs(rest) - l1, 0) / np.diag(H)
+        sweep(H, c, l1, expected, np.flatnonzero(np.abs(best - expected) > 1e-12))
+        fell, _ = sweep_matrix(H, gradient, t, l1)
         assert np.abs(t - expected).max() < 1e-12
         assert np.abs(gradient - (H @ t - c)).max() < 1e-12
         assert 0 < fell <= before - value(H, c, l1, t) + 1e-12
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_the_least_of_a_matrix(monkeypatch, seed, few):
-    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
+def test_the_least_of_a_matrix(seed):
     H, c, l1 = case(seed)
     for start in (np.zeros(len(c)), np.random.default_rng(1).normal(size=len(c))):
         t = minimise(H, H @ start - c, start, l1)
@@ -568,15 +566,18 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
     assert len(sweeps) == 1
 
 
-@pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
-def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
+@pytest.mark.parametrize("features", [30, 100])
+@pytest.mark.parametrize(
+    "loss", [Squared(), Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name
+)
+def test_few_dense_columns_do_not_load_numba(monkeypatch, loss, features):
     def loaded(name):
         raise AssertionError(f"{name} is loaded")
 
     monkeypatch.setattr("provenglm.compiled.kernels", loaded)
     monkeypatch.setattr(descent, "kernels", loaded)
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)
+    X, y = rng.normal(size=(600, features)), rng.integers(0, max(2, loss.outputs), 600)
     for l1 in (1e-4, 0.02):
         found = solve(Problem(X, y, loss, 0.0, None, True, l1=l1), Settings(tol=1e-6))
         assert found.gap <= 1e-6 * found.history[0].objective

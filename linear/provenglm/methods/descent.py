@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from provenglm.methods.descent_columns import (
 )
 from provenglm.methods.factor import Factor
 from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
-from provenglm.methods.matrix_descent import descend_matrix
+from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.methods.softmax_descent import SoftmaxSteps
 from provenglm.model.budget import columns_of_a_copy
 from provenglm.model.losses import SecondDerivative
@@ -473,8 +473,9 @@ def minimise(
     in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
     for _ in range(constants.MOST_STEPS):
-        most, is_least = _sweeps(hessian, gradient, t, l1, left, most, is_solved)
-        if is_least or not is_exact:
+        fell, has_changed = sweep_matrix(hessian, gradient, t, l1)
+        most = max(most, fell)
+        if fell <= left * most or (is_solved and not has_changed):
             break
         for _ in range(in_turn):
             step, image, has_turned, is_regular = _to_the_system(
@@ -486,27 +487,6 @@ def minimise(
                 break
         is_solved = is_regular and not has_turned
     return t
-
-
-def _sweeps(
-    hessian: NumPyArray,
-    gradient: NumPyArray,
-    t: NumPyArray,
-    l1: NumPyArray,
-    left: float,
-    most: float,
-    is_solved: bool,
-) -> tuple[float, bool]:
-    """Run `descend_matrix`, without Numba if there are few coordinates."""
-    often = constants.MOST_STEPS, constants.ROUND, left, most, is_solved
-    if len(t) > constants.FEW_COORDINATES:
-        found: tuple[float, bool] = kernels().descend_matrix(hessian, gradient, t, l1, *often)
-        return found
-    few = slice(len(t))
-    lists: list[Any] = [each.tolist() for each in (hessian[few, few], gradient, t, l1)]
-    found = descend_matrix(lists[0], lists[1], lists[2], lists[3], *often)
-    gradient[:], t[:] = lists[1], lists[2]
-    return found
 
 
 def _to_the_system(
