@@ -32,6 +32,12 @@ _FAR_OF_INFIMUM = 10
 """The distance of a point to the infimum is at most this many times the larger of the required
 distance and the estimate."""
 
+_STEPS_OF_A_RATE = 50
+"""The steps over which the rate of a run is measured, twice."""
+
+_CONSTANT = 0.99
+"""A rate is constant if it falls by less than this factor from one measurement to the next."""
+
 
 @dataclass(frozen=True)
 class Best:
@@ -146,10 +152,27 @@ class Stopping:
             return StopReason.ESTIMATED
         if self._objective.is_late:
             return StopReason.MAX_TIME
-        if len(self._history) > self._settings.max_iter:
-            is_near = self._near_enough(is_cheap=False)
-            return StopReason.ESTIMATED if is_near else StopReason.MAX_ITER
+        is_last = len(self._history) > self._settings.max_iter
+        if is_last or self._is_too_slow():
+            if self._near_enough(is_cheap=False):
+                return StopReason.ESTIMATED
+            return StopReason.MAX_ITER if is_last else StopReason.SLOW
         return None
+
+    def _is_too_slow(self) -> bool:
+        """Whether the remaining steps would not reach the optimum at the rate of the last ones.
+
+        The rate has to be constant, as it is along a direction whose curvature is rounding: the
+        ridge of its system makes each step the same part of the way.
+        """
+        if len(self._history) <= 2 * _STEPS_OF_A_RATE:
+            return False
+        first, middle, last = self._history[::-_STEPS_OF_A_RATE][2::-1]
+        gained = middle.objective - last.objective
+        is_constant = gained > _CONSTANT * (first.objective - middle.objective)
+        is_no_nearer = last.decrement > _CONSTANT * first.decrement
+        left = (self._settings.max_iter - len(self._history)) / _STEPS_OF_A_RATE
+        return is_constant and is_no_nearer and gained * left < last.decrement
 
     def _near_enough(self, is_cheap: bool) -> bool:
         """Whether the optimum is near by proof, or by the estimate if nothing can be proven.

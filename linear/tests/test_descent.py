@@ -387,8 +387,7 @@ def test_conjugate_gradients_solve_the_system():
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
-    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 2)
+def test_products_with_the_hessian_by_the_columns(intercept):
     objective = objective_of(Logistic(), intercept, kind="sparse")
     chosen = np.array([0, 1, 3, 4, 5, 7])
     theta = np.zeros(9)
@@ -400,27 +399,9 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
     if intercept:
         H -= np.outer(H[-1], H[-1]) / H[-1, -1]
-    # The second needs no other columns than the first, the third does.
-    for free in ([0, 2, 3], [0, 3], [1, 3, 5]):
-        way = np.random.default_rng(2).normal(size=len(free))
-        free = np.array(free)
-        expected = H[np.ix_(free, free)] @ way
-        times = model._hessian_over(free)
-        # The first two products are by columns, those from then on by the Gram matrix.
-        for _ in range(3):
-            assert np.abs(times(way) - expected).max() < 1e-12
-            assert (model._gram is not None) == (model._products > 2)
-    assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
-    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 0)
-    X = objective.rows.block(slice(0, 60))[:, chosen[free]]
-    in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
-    pairs = (in_a_row**2).sum() / in_all
-    assert in_all / 60 < 0.99 * pairs
-    for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
-        monkeypatch.setattr(constants, "PAIRS_OF_A_NUMBER", most)
-        model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
-        assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
-        assert (model._gram is not None) == is_made
+    free = np.array([1, 3, 5])
+    way = np.random.default_rng(2).normal(size=len(free))
+    assert np.abs(model._hessian_over(free)(way) - H[np.ix_(free, free)] @ way).max() < 1e-12
 
 
 def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():

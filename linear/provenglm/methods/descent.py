@@ -467,17 +467,21 @@ def minimise(
     factor : Factor, optional
         A factor of the Hessian from an earlier call.
     """
-    t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
+    t, gradient, most, unchanged = start.copy(), gradient.copy(), 0.0, 0
+    has_turned, is_regular = True, False
     left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
-    # A system whose factor is kept is cheap: solve one after the other while signs change.
-    in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
+    # A sweep moves two nearly equal columns too far, one up and one down, and a system sets them
+    # back: systems follow each other until none changes a sign, and the next sweep adds to these.
     for _ in range(constants.MOST_STEPS):
         fell, has_changed = sweep_matrix(hessian, gradient, t, l1)
         most = max(most, fell)
-        if fell <= left * most or (is_solved and not has_changed):
+        unchanged = 0 if has_changed or has_turned else unchanged + 1
+        # A singular system leads only a part of the way each time.
+        is_steady = unchanged == constants.ROUND or (is_regular and unchanged > 0)
+        if fell <= left * most or is_steady:
             break
-        for _ in range(in_turn):
+        for _ in range(constants.MOST_STEPS if is_exact else 1):
             step, image, has_turned, is_regular = _to_the_system(
                 hessian[: len(t), : len(t)], gradient, t, l1, factor
             )
@@ -485,7 +489,6 @@ def minimise(
             t += step
             if not has_turned:
                 break
-        is_solved = is_regular and not has_turned
     return t
 
 

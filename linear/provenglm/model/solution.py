@@ -21,6 +21,7 @@ class StopReason(Enum):
     ROUNDED = "coef_ and intercept_ have no more digits"
     MAX_ITER = "max_iter snapshots were taken"
     MAX_TIME = "max_time was over"
+    SLOW = "the steps gain too little: at their rate the optimum is not reached within max_iter"
     INTERRUPTED = "it was interrupted"
     UNBOUNDED = "there is no finite optimum: the classes can be separated, and nothing is penalised"
     UNBOUNDED_IN_PART = (
@@ -42,7 +43,12 @@ class StopReason(Enum):
     @property
     def is_cut_off(self) -> bool:
         """Whether a limit or Ctrl-C ended the fit."""
-        return self in (StopReason.MAX_ITER, StopReason.MAX_TIME, StopReason.INTERRUPTED)
+        return self in (
+            StopReason.MAX_ITER,
+            StopReason.SLOW,
+            StopReason.MAX_TIME,
+            StopReason.INTERRUPTED,
+        )
 
     @property
     def is_unbounded(self) -> bool:

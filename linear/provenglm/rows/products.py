@@ -47,7 +47,7 @@ def dense_products(block: NumPyArray, numbers: NumPyArray) -> NumPyArray:
     order, because it reads several rows at a time.
     """
     if len(numbers) == 1 and block.shape[1] < _WIDE and block.flags.c_contiguous:
-        return np.einsum("ki,ij->kj", numbers, block)
+        return np.asarray(np.einsum("ki,ij->kj", numbers, block))
     return np.asarray(numbers @ block)
 
 
