@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,6 +82,21 @@ def test_max_iter(count, method):
     assert solution.reason is StopReason.MAX_ITER
     # The start, and this number after it.
     assert len(solution.history) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("values", "is_slow"),
+    [
+        (1 - 1e-6 * np.arange(101), True),
+        (1 - 1e-6 * np.arange(100), False),  # too few steps for a rate
+        (1 - 1e-3 * np.arange(101), False),  # near enough for the steps that are left
+        (0.99 ** np.arange(101), False),  # the rate is not constant
+    ],
+)
+def test_steps_that_gain_too_little_at_a_constant_rate(values, is_slow):
+    history = [SimpleNamespace(objective=1 + value, decrement=value) for value in values]
+    run = SimpleNamespace(_history=history, _settings=Settings(max_iter=1100))
+    assert stopping.Stopping._is_too_slow(run) == is_slow
 
 
 def test_max_time(monkeypatch):
