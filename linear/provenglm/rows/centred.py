@@ -23,6 +23,18 @@ class Coordinates(Protocol):
         ...
 
 
+def is_identity(coordinates: Coordinates) -> bool:
+    """Return whether the columns stay as they are."""
+    return bool((coordinates.inverse == 1).all()) and not coordinates.center.any()
+
+
+def in_coordinates(values: NumPyArray, columns: NumPyArray, coordinates: Coordinates) -> NumPyArray:
+    """Return the stored numbers of sparse rows, (q,), in coordinates; absent ones stay 0."""
+    if is_identity(coordinates):
+        return values
+    return np.asarray((values - coordinates.center[columns]) * coordinates.inverse[columns])
+
+
 def write_centred(block: Any, coordinates: Coordinates, out: NumPyArray) -> NumPyArray:
     """Write rows in coordinates to `out`, which may be the rows themselves, and return it.
 

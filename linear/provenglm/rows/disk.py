@@ -54,8 +54,8 @@ class DiskRows:
         starts = np.cumsum([0, *(part.shape[0] for part in parts)])
         self._starts: list[int] = starts.tolist()
         self.shape: tuple[int, ...] = (self._starts[-1], parts[0].shape[1])
-        self.stored = parts[0].dtype
-        exact = np.can_cast(self.stored, np.float32)
+        self._stored = parts[0].dtype
+        exact = np.can_cast(self._stored, np.float32)
         self.dtype = dtype or np.dtype(np.float32 if exact else np.float64)
 
     def slices(self) -> list[slice]:
@@ -79,7 +79,7 @@ class DiskRows:
         """Return rows by their indices, as they are stored; read in their order on the disk."""
         order = np.argsort(rows, kind="stable")
         ascending = np.asarray(rows)[order]
-        taken = np.empty((len(rows), self.shape[1]), self.stored)
+        taken = np.empty((len(rows), self.shape[1]), self._stored)
         bounds = np.searchsorted(ascending, self._starts)
         for k, part in enumerate(self._parts):
             chosen = slice(bounds[k], bounds[k + 1])

@@ -1,6 +1,6 @@
-"""Products of a block's columns with numbers of its rows, for each storage of rows.
+"""Products of rows with weights, and of a block's columns with numbers of its rows.
 
-The results are in float64; for a block in float32 they are computed in float32.
+The results of columns are in float64; for a block in float32 they are computed in float32.
 """
 
 from __future__ import annotations
@@ -9,9 +9,26 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from provenglm.compiled import kernels
-from provenglm.rows.base import Features
+from provenglm.rows import reading
+from provenglm.rows.base import Features, Rows
 from provenglm.rows.csr import made_of, transposed
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
+
+
+def row_products(
+    rows: Rows, weights: NumPyArray, workers: Workers, center: NumPyArray | None = None
+) -> NumPyArray:
+    """Return the products of all rows, less a center, with weights: (n,) or (n, K)."""
+    found = np.empty((rows.shape[0], *weights.shape[1:]), np.result_type(rows.dtype, weights))
+
+    def fill(part: slice) -> None:
+        block = reading.block(rows, part)
+        found[part] = (block if center is None else block - center) @ weights
+
+    for _ in workers.map(fill, reading.slices(rows)):
+        pass
+    return found
 
 
 def column_products(block: Features, numbers: NumPyArray) -> NumPyArray:
@@ -74,7 +91,7 @@ def dense_products(block: NumPyArray, numbers: NumPyArray) -> NumPyArray:
     """
     flags = block.flags
     if not (flags.c_contiguous and flags.writeable and block.dtype == np.float64):
-        return np.asarray(numbers @ block)
+        return np.asarray(numbers @ block, np.float64)
     sums = np.zeros((len(numbers), block.shape[1]))
     kernels("rows.dense_kernels").products_of_rows(block, numbers, sums)
     return sums
