@@ -230,21 +230,8 @@ lasso of 500 x 20,000 took 1.3 times as long; others took the same time."""
 
 ROUND = 6
 """The number of sweeps in a round: the first sweep visits the whole set, the others only the
-nonzero coefficients. With a matrix, linear systems follow after this many sweeps without a change
-of sign; at most this many systems are solved, until none changes a sign. Halved: L1, text, 5
+nonzero coefficients. With a matrix, a linear system follows each sweep. Halved: L1, text, 5
 classes: 1.17 of the passes. Doubled: nothing."""
-
-FEW_COORDINATES = 32
-"""A step with a matrix runs without Numba if it has at most this many coordinates, because loading
-Numba takes 1.3 s. A sweep then takes 0.1 ms."""
-
-PAIRS_OF_A_NUMBER = 30.0
-"""The products of all columns with each other are computed if a stored number has at most this many
-others in its row. Text has 8, and there the time of a fit falls by a third."""
-
-PRODUCTS_BEFORE_PAIRS = 40
-"""The products of the columns with each other are computed after this many products of a step,
-which take about as long."""
 
 
 # The dual, row by row.

@@ -16,6 +16,7 @@ from provenglm.methods.descent_columns import (
     least_along,
     sparse_columns,
 )
+from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
@@ -49,9 +50,9 @@ def value(H, c, l1, t):
     return 0.5 * t @ H @ t - c @ t + l1 @ np.abs(t)
 
 
-def sweep(H, c, l1, t):
+def sweep(H, c, l1, t, visited=None):
     """One sweep of coordinate descent, as it is defined."""
-    for j in range(len(t)):
+    for j in range(len(t)) if visited is None else visited:
         rest = c[j] - H[j] @ t + H[j, j] * t[j]
         t[j] = np.sign(rest) * max(abs(rest) - l1[j], 0) / H[j, j]
 
@@ -63,27 +64,24 @@ def off(H, c, l1, t):
     return np.where(t != 0, np.abs(gradient + l1 * np.sign(t)), beyond).max() / l1.max()
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(monkeypatch, seed, few):
-    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
-    monkeypatch.setattr(constants, "MOST_STEPS", 1)
+def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(seed):
     H, c, l1 = case(seed)
     t = np.random.default_rng(1).normal(size=len(c))
     expected, gradient = t.copy(), H @ t - c
     for _ in range(3):
         before = value(H, c, l1, expected)
-        sweep(H, c, l1, expected)
-        fell, _ = descent._sweeps(H, gradient, t, l1, 0.0, 0.0, False)
+        rest = c - H @ expected + np.diag(H) * expected
+        best = np.sign(rest) * np.maximum(np.abs(rest) - l1, 0) / np.diag(H)
+        sweep(H, c, l1, expected, np.flatnonzero(np.abs(best - expected) > 1e-12))
+        fell, _ = sweep_matrix(H, gradient, t, l1)
         assert np.abs(t - expected).max() < 1e-12
         assert np.abs(gradient - (H @ t - c)).max() < 1e-12
         assert 0 < fell <= before - value(H, c, l1, t) + 1e-12
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_the_least_of_a_matrix(monkeypatch, seed, few):
-    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
+def test_the_least_of_a_matrix(seed):
     H, c, l1 = case(seed)
     for start in (np.zeros(len(c)), np.random.default_rng(1).normal(size=len(c))):
         t = minimise(H, H @ start - c, start, l1)
@@ -390,8 +388,7 @@ def test_conjugate_gradients_solve_the_system():
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
-    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 2)
+def test_products_with_the_hessian_by_the_columns(intercept):
     objective = objective_of(Logistic(), intercept, kind="sparse")
     chosen = np.array([0, 1, 3, 4, 5, 7])
     theta = np.zeros(9)
@@ -402,27 +399,9 @@ def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
     if intercept:
         H -= np.outer(H[-1], H[-1]) / H[-1, -1]
-    # The second needs no other columns than the first, the third does.
-    for free in ([0, 2, 3], [0, 3], [1, 3, 5]):
-        way = np.random.default_rng(2).normal(size=len(free))
-        free = np.array(free)
-        expected = H[np.ix_(free, free)] @ way
-        times = model._hessian_over(free)
-        # The first two products are by columns, those from then on by the Gram matrix.
-        for _ in range(3):
-            assert np.abs(times(way) - expected).max() < 1e-12
-            assert (model._gram is not None) == (model._products > 2)
-    assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
-    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 0)
-    X = objective.rows.block(slice(0, 60))[:, chosen[free]]
-    in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
-    pairs = (in_a_row**2).sum() / in_all
-    assert in_all / 60 < 0.99 * pairs
-    for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
-        monkeypatch.setattr(constants, "PAIRS_OF_A_NUMBER", most)
-        model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
-        assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
-        assert (model._gram is not None) == is_made
+    free = np.array([1, 3, 5])
+    way = np.random.default_rng(2).normal(size=len(free))
+    assert np.abs(model._hessian_over(free)(way) - H[np.ix_(free, free)] @ way).max() < 1e-12
 
 
 def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
@@ -567,15 +546,18 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
     assert len(sweeps) == 1
 
 
-@pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
-def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
+@pytest.mark.parametrize("features", [30, 100])
+@pytest.mark.parametrize(
+    "loss", [Squared(), Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name
+)
+def test_few_dense_columns_do_not_load_numba(monkeypatch, loss, features):
     def loaded(name):
         raise AssertionError(f"{name} is loaded")
 
     monkeypatch.setattr("provenglm.compiled.kernels", loaded)
     monkeypatch.setattr(descent, "kernels", loaded)
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)
+    X, y = rng.normal(size=(600, features)), rng.integers(0, max(2, loss.outputs), 600)
     for l1 in (1e-4, 0.02):
         found = solve(Problem(X, y, loss, 0.0, None, True, l1=l1), Settings(tol=1e-6))
         assert found.gap <= 1e-6 * found.history[0].objective

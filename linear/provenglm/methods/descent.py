@@ -42,7 +42,7 @@ from provenglm.methods.descent_columns import (
 )
 from provenglm.methods.factor import Factor
 from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
-from provenglm.methods.matrix_descent import descend_matrix
+from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.methods.softmax_descent import SoftmaxSteps
 from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Scaling, Snapshot, of_rows
@@ -519,16 +519,21 @@ def minimise(
     factor : Factor, optional
         A factor of the Hessian from an earlier call.
     """
-    t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
+    t, gradient, most, unchanged = start.copy(), gradient.copy(), 0.0, 0
+    has_turned, is_regular = True, False
     left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
-    # A system whose factor is kept is cheap: solve one after the other while signs change.
-    in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
+    # A sweep moves two nearly equal columns too far, one up and one down, and a system sets them
+    # back: systems follow each other until none changes a sign, and the next sweep adds to these.
     for _ in range(constants.MOST_STEPS):
-        most, is_least = _sweeps(hessian, gradient, t, l1, left, most, is_solved)
-        if is_least or not is_exact:
+        fell, has_changed = sweep_matrix(hessian, gradient, t, l1)
+        most = max(most, fell)
+        unchanged = 0 if has_changed or has_turned else unchanged + 1
+        # A singular system leads only a part of the way each time.
+        is_steady = unchanged == constants.ROUND or (is_regular and unchanged > 0)
+        if fell <= left * most or is_steady:
             break
-        for _ in range(in_turn):
+        for _ in range(constants.MOST_STEPS if is_exact else 1):
             step, image, has_turned, is_regular = _to_the_system(
                 hessian[: len(t), : len(t)], gradient, t, l1, factor
             )
@@ -536,29 +541,7 @@ def minimise(
             t += step
             if not has_turned:
                 break
-        is_solved = is_regular and not has_turned
     return t
-
-
-def _sweeps(
-    hessian: NumPyArray,
-    gradient: NumPyArray,
-    t: NumPyArray,
-    l1: NumPyArray,
-    left: float,
-    most: float,
-    is_solved: bool,
-) -> tuple[float, bool]:
-    """Run `descend_matrix`, without Numba if there are few coordinates."""
-    often = constants.MOST_STEPS, constants.ROUND, left, most, is_solved
-    if len(t) > constants.FEW_COORDINATES:
-        found: tuple[float, bool] = kernels().descend_matrix(hessian, gradient, t, l1, *often)
-        return found
-    few = slice(len(t))
-    lists: list[Any] = [each.tolist() for each in (hessian[few, few], gradient, t, l1)]
-    found = descend_matrix(lists[0], lists[1], lists[2], lists[3], *often)
-    gradient[:], t[:] = lists[1], lists[2]
-    return found
 
 
 def _to_the_system(

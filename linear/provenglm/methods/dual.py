@@ -115,7 +115,7 @@ class DualCoordinateAscent(Method):
         return Step(change, target.gap, fall, is_whole=True)
 
     def _is_slow(self) -> bool:
-        """Whether the last epochs together left more than `SLOW` of the distance."""
+        """Whether the last epochs together left more than `_SLOW` of the distance."""
         epochs = _SLOW_EPOCHS
         if len(self._distances) <= epochs:
             return False

@@ -326,7 +326,7 @@ class Objective:
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
         """Return the snapshot where the scores are known, of dense rows.
 
-        The work of half a pass, counted as a whole one. Numba is loaded for rows in float64.
+        The work of half a pass, counted as a whole one.
         """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
