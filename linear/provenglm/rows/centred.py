@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,13 @@ class Coordinates(Protocol):
     def inverse(self) -> NumPyArray:
         """The factors of the differences, (p,)."""
         ...
+
+
+class Scaled(NamedTuple):
+    """The coordinates of some columns."""
+
+    center: NumPyArray
+    inverse: NumPyArray
 
 
 def is_identity(coordinates: Coordinates) -> bool:

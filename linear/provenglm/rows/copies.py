@@ -10,7 +10,13 @@ from scipy.sparse import csr_array, issparse
 from provenglm.rows import reading
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import slices_of
-from provenglm.rows.centred import Coordinates, in_coordinates, is_identity, write_centred
+from provenglm.rows.centred import (
+    Coordinates,
+    Scaled,
+    in_coordinates,
+    is_identity,
+    write_centred,
+)
 from provenglm.rows.csr import CsrRows, made_of
 from provenglm.rows.dense import DenseRows
 from provenglm.types import NumPyArray
@@ -84,14 +90,54 @@ class ScaledRows:
         return out
 
 
-def dense_part(rows: Rows, part: slice, coordinates: Coordinates, beside: int = 0) -> NumPyArray:
-    """Return some rows in coordinates, dense and in float64, and further columns that are unset."""
-    count, p = part.stop - part.start, rows.shape[1]
-    found = np.empty((count, p + beside))
-    for piece in slices_of(count, p, rows.dtype.itemsize):
+def dense_part(
+    rows: Rows,
+    part: slice,
+    coordinates: Coordinates,
+    beside: int = 0,
+    chosen: NumPyArray | None = None,
+) -> NumPyArray:
+    """Return consecutive rows in coordinates, dense and in float64.
+
+    Parameters
+    ----------
+    beside : int
+        The number of further columns, which are unset.
+    chosen : numpy.ndarray, (c,), optional
+        The indices of the columns to copy; by default all of them.
+    """
+    count, width = part.stop - part.start, rows.shape[1]
+    if chosen is not None:
+        coordinates, width = _some(coordinates, chosen), len(chosen)
+    found = np.empty((count, width + beside))
+    for piece in slices_of(count, rows.shape[1], rows.dtype.itemsize):
         block: Any = reading.block(rows, slice(part.start + piece.start, part.start + piece.stop))
-        write_centred(block.toarray() if issparse(block) else block, coordinates, found[piece, :p])
+        block = block.toarray() if issparse(block) else block
+        block = block if chosen is None else block[:, chosen]
+        write_centred(block, coordinates, found[piece, :width])
     return found
+
+
+def write_columns(
+    rows: Rows, chosen: NumPyArray, coordinates: Coordinates, out: NumPyArray, workers: Workers
+) -> None:
+    """Write some columns of dense rows in coordinates to `out`, (c, n)."""
+
+    def fill(part: slice) -> None:
+        if isinstance(rows, DenseRows):
+            out[:, part] = rows.columns(part, chosen)
+        else:
+            out[:, part] = np.asarray(reading.block(rows, part))[:, chosen].T
+
+    for _ in workers.map(fill, reading.slices(rows)):
+        pass
+    center, inverse = _some(coordinates, chosen)
+    out -= center[:, None]
+    out *= inverse[:, None]
+
+
+def _some(coordinates: Coordinates, chosen: NumPyArray) -> Scaled:
+    return Scaled(coordinates.center[chosen], coordinates.inverse[chosen])
 
 
 def arrays_of(rows: Rows) -> tuple[NumPyArray, ...]:

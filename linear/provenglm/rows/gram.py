@@ -21,7 +21,7 @@ from provenglm.rows import reading
 from provenglm.rows.base import Rows
 from provenglm.rows.blas import add_products
 from provenglm.rows.blocks import slices_of
-from provenglm.rows.centred import Coordinates, write_centred
+from provenglm.rows.centred import Coordinates, Scaled, write_centred
 from provenglm.rows.csr import CsrRows, made_of, transposed
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -133,7 +133,7 @@ def gram(
             (part if columns is None else part[columns]).astype(dtype, copy=False)
             for part in (coordinates.center, coordinates.inverse)
         )
-        coordinates = _Coordinates(center, inverse)
+        coordinates = Scaled(center, inverse)
     width = rows.shape[1] if columns is None else len(columns)
 
     def of_csr(group: list[slice]) -> _CsrSums:
@@ -238,13 +238,6 @@ def _count(weights: Weights) -> int:
         return 1
     classes = weights.probability.shape[1]
     return classes * (classes + 1) // 2
-
-
-class _Coordinates(NamedTuple):
-    """The coordinates of the columns that are multiplied."""
-
-    center: NumPyArray
-    inverse: NumPyArray
 
 
 def _of_array(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:

@@ -241,6 +241,17 @@ class Table:
         rows = ScaledRows(self.rows, coordinates, dtype)
         return replace(self, rows=rows_of(rows.copied(self.workers)) if keeps else rows)
 
+    def head(self, count: int) -> Table:
+        """Return a table of the first rows of dense rows in memory."""
+        part = slice(0, count)
+        return replace(
+            self,
+            rows=rows_of(reading.block(self.rows, part)),
+            target=self.target[part],
+            share=self.share[part],
+            offset=None if self.offset is None else self.offset[part],
+        )
+
     def thinned(self, every: int) -> Table:
         """Return a table of rows on disk of which a sum reads one block in `every`."""
         assert isinstance(self.rows, DiskRows)
