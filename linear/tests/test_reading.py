@@ -7,7 +7,7 @@ import provenglm
 import pytest
 
 PACKAGE = Path(provenglm.__file__).parent
-READERS = {"slices", "block", "pick", "gather", "take"}
+READERS = {"slices", "block", "pick", "take"}
 
 
 def readers_in(source):
@@ -26,6 +26,6 @@ def test_other_folders_do_not_read_rows():
     assert [path.name for path in paths if readers_in(path.read_text("utf-8"))] == []
 
 
-@pytest.mark.parametrize("source", ["a.rows.block(b)", "rows: Any = a\nmap(rows.gather, b)"])
+@pytest.mark.parametrize("source", ["a.rows.block(b)", "rows: Any = a\nmap(rows.pick, b)"])
 def test_a_use_is_seen(source):
     assert readers_in(source)

@@ -86,10 +86,6 @@ class CsrRows:
         """Return rows by their indices, converted."""
         return self.features[rows].astype(self.dtype, copy=False)
 
-    def gather(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, dense; suited to few columns or few rows."""
-        return np.asarray(self.pick(rows).toarray())
-
     def precise(self) -> CsrRows:
         """Return the same rows with blocks in float64."""
         return CsrRows(self.features, np.dtype(np.float64))

@@ -41,9 +41,6 @@ class DenseRows:
         return self.features[rows].astype(self.dtype, copy=False)
 
     def pick(self, rows: NumPyArray) -> NumPyArray:
-        return self.gather(rows)
-
-    def gather(self, rows: NumPyArray) -> NumPyArray:
         return self.take(rows).astype(self.dtype, copy=False)
 
     def take(self, rows: NumPyArray) -> NumPyArray:

@@ -67,13 +67,9 @@ class DiskRows:
         """Return the rows of a slice, converted; not to be written to."""
         return self._read(rows.start, rows.stop).astype(self.dtype, copy=False)
 
-    def gather(self, rows: NumPyArray) -> NumPyArray:
+    def pick(self, rows: NumPyArray) -> NumPyArray:
         """Return rows by their indices, converted: an array of the caller's own."""
         return self.take(rows).astype(self.dtype, copy=False)
-
-    def pick(self, rows: NumPyArray) -> NumPyArray:
-        """Return the same: a block of rows is an array."""
-        return self.gather(rows)
 
     def take(self, rows: NumPyArray) -> NumPyArray:
         """Return rows by their indices, as they are stored; read in their order on the disk."""

@@ -6,7 +6,9 @@ Other folders use `Table.sum`, which calls a function for each block, or the fun
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
+
+import numpy as np
 
 from provenglm.rows.base import Features, Rows
 from provenglm.types import NumPyArray
@@ -20,8 +22,6 @@ class _Readable(Rows, Protocol):
     def block(self, rows: slice) -> Features: ...
 
     def pick(self, rows: NumPyArray) -> Features: ...
-
-    def gather(self, rows: NumPyArray) -> NumPyArray: ...
 
     def take(self, rows: NumPyArray) -> NumPyArray: ...
 
@@ -43,7 +43,8 @@ def pick(rows: Rows, indices: NumPyArray) -> Features:
 
 def gather(rows: Rows, indices: NumPyArray) -> NumPyArray:
     """Return rows by their indices, converted and dense, as a new array."""
-    return cast("_Readable", rows).gather(indices)
+    picked: Any = pick(rows, indices)
+    return np.asarray(picked.toarray() if rows.is_sparse else picked)
 
 
 def take(rows: Rows, indices: NumPyArray) -> NumPyArray:
