@@ -30,7 +30,7 @@ from provenglm.model.objective import Objective
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.disk import on_disk
-from provenglm.rows.kinds import rows_of
+from provenglm.rows.kinds import rows_of, taken
 
 __all__ = ["TABLE", "Plan", "Row", "Shape", "choose", "in_memory_if_small", "is_small"]
 
@@ -59,7 +59,7 @@ def in_memory_if_small(problem: Problem) -> Problem:
         (n, p), memory = features.shape, room(problem)
         if memory is not None and 8 * _COPIES * n * (p + 1) > memory:
             return problem
-        return replace(problem, features=rows_of(features).take(np.arange(n)))
+        return replace(problem, features=taken(features, np.arange(n)))
     if not issparse(features):
         return problem
     is_of_products = problem.loss.is_quadratic and problem.l1 > 0

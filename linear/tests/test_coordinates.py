@@ -1,15 +1,18 @@
 """Sparse columns of scales that are apart: their coordinates, and where runs end."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm.model.coordinates import _HEAVY, are_of_the_user, coordinates, in_coordinates
+from provenglm.model.coordinates import _HEAVY, coordinates
 from provenglm.model.losses import Logistic, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.solution import MOST_UNPROVEN, Settings, StopReason
+from provenglm.rows.centred import in_coordinates, is_identity
 from provenglm.rows.csr import CsrRows
 from provenglm.solve import solve
+from provenglm.workers import Workers
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
@@ -150,8 +153,8 @@ def test_scaled_columns_are_nothing_the_user_sees():
 @pytest.mark.parametrize("kind", ["seconds", "lognormal", "few rows"])
 def test_coordinates(kind):
     problem = make(kind, Squared(), 1, 0)
-    rows = CsrRows(problem.features)
-    scaling = coordinates(rows, problem.shares(), True)
+    table = problem.table(Workers(1))
+    scaling = coordinates(table, True)
     assert (scaling.inverse[:-1] == 1).all()
     assert not scaling.center[:-1].any()
     assert np.log2(scaling.inverse[-1]) % 1 == 0
@@ -168,13 +171,13 @@ def test_coordinates(kind):
 
 def test_columns_of_one_kind_are_left_alone():
     problem = make("alike", Squared(), 1, 0)
-    rows = CsrRows(problem.features)
-    scaling = coordinates(rows, problem.shares(), True)
-    assert are_of_the_user(scaling)
+    table = problem.table(Workers(1))
+    scaling = coordinates(table, True)
+    assert is_identity(scaling)
     block = problem.features
     assert in_coordinates(block.data, block.indices, scaling) is block.data
-    nothing = CsrRows(sparse.csr_array((5, 4)))
-    assert are_of_the_user(coordinates(nothing, np.full(5, 0.2), True))
+    nothing = replace(table, rows=CsrRows(sparse.csr_array((5, 4))), share=np.full(5, 0.2))
+    assert is_identity(coordinates(nothing, True))
 
 
 def test_features_without_numbers_make_no_warning():

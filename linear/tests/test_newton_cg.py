@@ -365,7 +365,7 @@ def test_products_of_one_look_at_the_rows_are_those_of_the_whole_matrix(dense, m
     problem = made(Logistic(), n=300, p=20, dense=dense)
     objective = objective_of(problem, 300 * dense, monkeypatch)
     rows = newton_cg._Rows(objective, np.dtype(np.float64), True)
-    assert len(rows._parts) > 3
+    assert len(rows._table.sizes) > 3
     X = np.asarray(problem.features if dense else problem.features.toarray())
     X = (
         X * objective.scaling.inverse

@@ -33,8 +33,8 @@ def test_types(given, handed_out):
     # In the machine's order of bytes.
     assert rows.block(slice(1, 3)).dtype.isnative
     assert np.array_equal(rows.block(slice(1, 3)), X[1:3])
-    assert np.array_equal(rows.gather(np.array([4, 0])), X[[4, 0]])
-    assert rows.gather(np.array([4, 0])).dtype == handed_out
+    assert np.array_equal(rows.pick(np.array([4, 0])), X[[4, 0]])
+    assert rows.pick(np.array([4, 0])).dtype == handed_out
 
 
 def test_a_type_that_is_asked_for():
@@ -65,7 +65,7 @@ def test_a_block_of_floats_is_a_view():
 
 def test_a_gathered_array_is_the_callers_own():
     X = np.ones((100, 3))
-    rows = DenseRows(X).gather(np.arange(100))
+    rows = DenseRows(X).pick(np.arange(100))
     assert not np.shares_memory(rows, X)
     rows[:] = 0
     assert X.all()

@@ -18,16 +18,18 @@ from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from provenglm import constants
 from provenglm.api.inference import covariance
 from provenglm.api.progress import Progress, distance
 from provenglm.api.validation import check_features, check_offset
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
 from provenglm.model.losses import Loss
 from provenglm.model.solution import Settings, Solution, StopReason
-from provenglm.rows.base import Rows
-from provenglm.rows.kinds import Data, rows_of
+from provenglm.rows.kinds import Data, rows_of, taken
 from provenglm.rows.large import joined
+from provenglm.rows.products import row_products
 from provenglm.types import NumPyArray, Verbose
+from provenglm.workers import Workers
 
 Start = tuple[NumPyArray, NumPyArray]
 
@@ -343,7 +345,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         counts = weight > 0  # the loss of a row with weight 0 may be infinite, and 0 * inf is NaN
         losses, residual = np.where(counts, losses, 0), np.where(counts, residual, 0)
         fisher = np.where(counts, loss.fisher(scores), 1)
-        self._check_data(rows, losses, residual, weight, strength)
+        self._check_data(features, losses, residual, weight, strength)
         return covariance(
             rows,
             loss,
@@ -357,7 +359,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _check_data(
         self,
-        rows: Rows,
+        features: Data,
         losses: NumPyArray,
         residual: NumPyArray,
         weight: NumPyArray,
@@ -382,7 +384,8 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if off <= _SAME_DATA * size:
             return
         # The rounding error of a score is relative to its products, not to their sum.
-        products = abs(rows.block(rows.slices()[0])) @ np.abs(coef)
+        few = np.arange(min(len(weight), constants.LEAST_ROWS))
+        products = abs(taken(features, few, np.dtype(np.float64))) @ np.abs(coef)
         slope = float(weight @ np.abs(residual)) / total
         if not off <= _SAME_DATA * size + _ROUNDING * slope * float(products.max()):
             raise ValueError(
@@ -407,10 +410,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _scores_of(self, features: Data) -> NumPyArray:
         """Return the scores of checked features, computed block by block."""
-        coef = self._dense_coef().T
         rows = rows_of(features, np.dtype(np.float64))
-        scores = np.empty((features.shape[0], coef.shape[1]))
-        for part in rows.slices():
-            scores[part] = rows.block(part) @ coef
+        scores = row_products(rows, self._dense_coef().T, Workers(0))
         scores += self.intercept_
         return scores

@@ -18,6 +18,7 @@ from provenglm.model.objective import Scaling
 from provenglm.rows.base import Rows
 from provenglm.rows.gram import gram
 from provenglm.rows.products import column_products
+from provenglm.rows.table import Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -117,10 +118,8 @@ def _information(
     """Return the Fisher information of centred features, their mean, and the sum of weights."""
     total, center = float(weight.sum()), np.zeros(rows.shape[1])
     if has_intercept:
-        parts = workers.map(
-            lambda part: column_products(rows.block(part), weight[part]), rows.slices()
-        )
-        center = sum(parts, center) / total
+        table = Table(rows, weight, weight, workers)
+        center = table.sum(lambda block: column_products(block.raw, block.share)) / total
     scaling = Scaling(center, np.ones(len(center)))
     return gram(rows, weight, workers, coordinates=scaling), center, total
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 from scipy.sparse import issparse
 
 from provenglm import constants
@@ -14,8 +13,7 @@ from provenglm.api.base import LinearEstimator
 from provenglm.api.routing import is_of_sklearn
 from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
-from provenglm.rows.base import Features
-from provenglm.rows.kinds import rows_of
+from provenglm.rows.kinds import taken
 from provenglm.types import NumPyArray
 
 
@@ -62,21 +60,11 @@ def scores_of_points(
         size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // width)
         for start in range(0, len(rows), size):
             some = slice(start, start + size)
-            table[some] = _taken(features, rows[some], np.float64) @ coef
+            table[some] = taken(features, rows[some], np.dtype(np.float64)) @ coef
         table += np.concatenate([point.intercept for point in part])
         for k in range(len(part)):
             scores = table[:, k * outputs : (k + 1) * outputs]
             yield scores if offset is None else scores + offset
-
-
-def _taken(features: Features, rows: NumPyArray, dtype: DTypeLike | None = None) -> Any:
-    """Return rows by their indices; sparse rows stay sparse."""
-    if issparse(features):
-        taken = features[rows]
-        return taken if dtype is None else taken.astype(dtype)
-    if dtype is None:
-        return rows_of(features).take(rows)
-    return rows_of(features, np.dtype(dtype)).gather(rows)
 
 
 def score_path(
@@ -104,7 +92,7 @@ def score_path(
         Parameters of the scorer, for the test rows.
     """
     features = problem.features
-    rows = HeldOut(test, features.shape[1]) if is_of_sklearn(scorer) else _taken(features, test)
+    rows = HeldOut(test, features.shape[1]) if is_of_sklearn(scorer) else taken(features, test)
     # A custom scorer that predicts other rows than these gets a warning: they have no offset.
     model._keep_offset(problem.offset)
     return [

@@ -14,6 +14,7 @@ from provenglm import compiled, constants
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Scaling, Snapshot, Sums
+from provenglm.rows.copies import arrays_of, write_columns
 from provenglm.rows.table import Kept
 from provenglm.types import NumPyArray
 
@@ -87,8 +88,7 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     if not is_bounded:
         low = high = np.zeros(n)
-    rows: Any = objective.rows
-    given = rows.parts_by_rows()
+    given = arrays_of(objective.rows)
     count, sums = np.zeros(p, np.uint32), np.zeros((p, 4))
     kernels().column_sums(*given, share, observed, low, high, count, sums)
     is_kept = np.ones(p, bool)
@@ -124,10 +124,7 @@ def dense_columns(objective: Objective, chosen: NumPyArray) -> Columns:
     """Return the chosen columns of dense rows, centred."""
     n, m = objective.n, len(chosen)
     taken = np.empty((m, n))
-    for part in objective.rows.slices():
-        taken[:, part] = objective.rows.block(part)[:, chosen].T
-    taken -= objective.scaling.center[chosen][:, None]
-    taken *= objective.scaling.inverse[chosen][:, None]
+    write_columns(objective.rows, chosen, objective.scaling, taken, objective.workers)
     rows = np.tile(np.arange(n, dtype=np.uint32), m)
     begins = np.arange(m + 1, dtype=np.uint64)
     return Columns((taken.ravel(), rows, begins * np.uint64(n)), begins[:-1], np.zeros(m))

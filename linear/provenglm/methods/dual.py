@@ -19,7 +19,6 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,9 @@ from provenglm.model.objective import Objective, Scaling, Snapshot
 from provenglm.model.sampling import fits_float32
 from provenglm.proof.duality import gap_of_residuals
 from provenglm.rows.blocks import parts_of
-from provenglm.rows.products import column_products, row_squares
+from provenglm.rows.copies import arrays_of
+from provenglm.rows.products import column_products, row_products, row_squares
+from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _BALANCED = 1e-10
@@ -151,30 +152,32 @@ class _Dual:
         used = int(np.argmax(objective.scaling.inverse))
         l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
         self._objective, self._l2, self._rng = objective, l2, rng
-        rows, share, outputs = objective.rows, objective.share, objective.loss.outputs
-        self._is_softmax, self._is_dense = outputs > 1, not rows.is_sparse
-        n, p = rows.shape
+        table, share, outputs = objective.own, objective.share, objective.loss.outputs
+        self._is_softmax, self._is_dense = outputs > 1, not table.rows.is_sparse
+        n, p = table.rows.shape
         self._center = objective.scaling.center if self._is_dense else np.zeros(p)
         if not self._is_dense:
-            is_precise = is_precise or not fits_float32(rows, Scaling(np.zeros(p), np.ones(p)))
+            is_precise = is_precise or not fits_float32(table, Scaling(np.zeros(p), np.ones(p)))
         dtype = np.dtype(np.float64 if is_precise else np.float32)
         loops = kernels("methods.dual_kernels")
         self._run: Callable[..., tuple[float, float, float]]
-        self._rows: tuple[NumPyArray, ...]
-        block: Any
-        if rows.is_sparse:
-            block = rows.block(slice(0, n))
-            self._rows = block.data.astype(dtype, copy=False), block.indices, block.indptr
-            self._run = loops.softmax if self._is_softmax else loops.logistic
-            square = row_squares(block, np.ones(p))
-            self._order = np.arange(-(-n // loops.ROWS), dtype=np.uint32)
-        else:
-            copy, square = np.empty((n, p), dtype), np.empty(n)
-            for part in rows.slices():
-                block = self._block(part)
-                copy[part], square[part] = block, np.einsum("ij,ij->i", block, block)
-            self._rows, self._run = (copy,), loops.softmax_dense
+        if self._is_dense:
+            # Centred, without the columns that are left out.
+            is_used = (objective.scaling.inverse > 0).astype(np.float64)
+            table = table.scaled(Scaling(self._center, is_used), dtype)
+            self._run = loops.softmax_dense
             self._order = np.arange(n, dtype=np.uint32)
+        else:
+            self._run = loops.softmax if self._is_softmax else loops.logistic
+            self._order = np.arange(-(-n // loops.ROWS), dtype=np.uint32)
+        data, *indices = arrays_of(table.rows)
+        self._rows = data.astype(dtype, copy=False), *indices
+        square = np.empty(n)
+
+        def measure(block: Block) -> None:
+            square[block.part] = row_squares(block.raw, np.ones(p))
+
+        table.sum(measure)
         # With n equal shares this is n; with unequal weights it is smaller.
         count = 1 / float(share @ share)
         of_weights = share * square / l2
@@ -194,20 +197,14 @@ class _Dual:
         if first.theta[:-1].any():
             residual = objective.loss.residual(first.scores, objective.target)
             weighted = np.ascontiguousarray((residual.T * share).T)
-            for part in rows.slices():
-                weights -= column_products(self._block(part), weighted[part]) / l2
+            weights -= (
+                table.sum(lambda block: column_products(block.raw, weighted[block.part])) / l2
+            )
             self._residual[:] = residual
             self._sum += weighted.sum(axis=0)
         weights = weights.T if self._is_dense else weights
         self._weights: NumPyArray = np.ascontiguousarray(weights, dtype)
         self._bias = bias - self._of_bias * self._sum
-
-    def _block(self, part: slice) -> Any:
-        """Return some rows; dense rows are centred, without the columns that are left out."""
-        block: Any = self._objective.rows.block(part)
-        if not self._is_dense:
-            return block
-        return (block - self._center) * (self._objective.scaling.inverse > 0)
 
     def epoch(self) -> tuple[float, float, float]:
         """Run an epoch; return the objective and both distances as it measured them."""
@@ -242,10 +239,8 @@ class _Dual:
         weights = (self._weights.T if self._is_dense else self._weights).astype(np.float64)
         bias = self._bias.reshape(weights.shape[1:]) - self._center @ weights
         if objective.intercept:
-            scores = np.empty((objective.n, *bias.shape))
-            for part in objective.rows.slices():
-                beside = objective.beside(bias, part, scores.dtype)
-                scores[part] = objective.rows.block(part) @ weights + beside
+            scores = row_products(objective.rows, weights, objective.workers)
+            scores += objective.beside(bias, slice(None), scores.dtype)
             objective.reads.rows += objective.n / 2
             bias = bias + self._balance(scores)
         return objective.scaling.from_user(weights, bias)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.methods.factor import Factor
 from provenglm.model.objective import Objective, Snapshot
+from provenglm.rows.copies import write_columns
 from provenglm.rows.gram import gram_of_block
 from provenglm.types import NumPyArray
 
@@ -63,19 +62,7 @@ class KeptColumns:
                 values[:first] = self.values[:first]
             self.values = values
         added, mean = self.values[first:count], np.zeros(len(new))
-        center, inverse = objective.scaling.center[new], objective.scaling.inverse[new]
-
-        rows: Any = objective.rows
-
-        def take(part: slice) -> None:
-            added[:, part] = rows.columns(part, new)
-
-        starts = range(0, objective.n, constants.BLOCK_ROWS)
-        parts = [slice(start, start + constants.BLOCK_ROWS) for start in starts]
-        for _ in objective.workers.map(take, parts):
-            pass
-        added -= center[:, None]
-        added *= inverse[:, None]
+        write_columns(objective.rows, new, objective.scaling, added, objective.workers)
         if objective.intercept:
             # The sample's centre leaves a small rest of the mean.
             mean = added @ objective.share

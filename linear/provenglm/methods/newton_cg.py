@@ -22,23 +22,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
 from provenglm.methods.curvature_shift import next_curvature_shift
 from provenglm.model.cholesky import inverse
 from provenglm.model.conjugate_gradients import conjugate_gradients
-from provenglm.model.coordinates import in_coordinates
 from provenglm.model.losses import SecondDerivative
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import fits_float32, has_offsets
 from provenglm.model.shifts import centre_classes
 from provenglm.proof.duality import weighted_square
-from provenglm.rows.centred import write_centred
-from provenglm.rows.csr import made_of
-from provenglm.rows.products import column_products, column_squares
+from provenglm.rows.products import column_products, column_squares, row_products
+from provenglm.rows.table import Block, Kept
 from provenglm.types import NumPyArray
 
 _CENTRED = 1e-3
@@ -104,10 +101,10 @@ class NewtonCG(Method):
 
 def _needs_float64(objective: Objective) -> bool:
     """Return whether float32 is too imprecise for the rows; sparse rows are not centred."""
-    rows, scaling = objective.rows, objective.scaling
-    if not rows.is_sparse:
+    table, scaling = objective.table, objective.scaling
+    if not table.rows.is_sparse:
         return False
-    return not fits_float32(rows, scaling) or has_offsets(rows, scaling)
+    return not fits_float32(table, scaling) or has_offsets(table, scaling)
 
 
 class _Rows:
@@ -118,43 +115,19 @@ class _Rows:
     dtype : numpy dtype
         The dtype of the copy; sums over blocks are in float64.
     has_room : bool
-        Whether the blocks are kept; if not, each product computes them again.
+        Whether a copy is kept; if not, each product computes the blocks again.
     """
 
     def __init__(self, objective: Objective, dtype: np.dtype[Any], has_room: bool) -> None:
         self._objective = objective
         self.dtype = dtype
-        self._parts = objective.rows.slices()
-        self._blocks: list[Any] = [None] * len(self._parts)
-        if has_room:
-            self._blocks = list(objective.workers.map(self._made, range(len(self._parts))))
-
-    def _made(self, k: int) -> Any:
-        scaling = self._objective.scaling
-        block: Any = self._objective.rows.block(self._parts[k])
-        if not issparse(block):
-            return write_centred(block, scaling, np.empty(block.shape, self.dtype))
-        data = in_coordinates(block.data, block.indices, scaling).astype(self.dtype)
-        return made_of(data, block.indices, block.indptr, block.shape)
-
-    def _block(self, k: int) -> Any:
-        block = self._blocks[k]
-        return self._made(k) if block is None else block
+        self._table = objective.own.scaled(objective.scaling, dtype, has_room)
 
     def times(self, weights: NumPyArray) -> NumPyArray:
         """Return the products of all rows with weights, (n,) or (n, K), in half a pass."""
         objective = self._objective
-        outputs = weights.shape[1:]
-        scores = np.empty((objective.n, *outputs), self.dtype)
-        weights = weights.astype(self.dtype)
-
-        def fill(k: int) -> None:
-            scores[self._parts[k]] = self._block(k) @ weights
-
-        for _ in objective.workers.map(fill, range(len(self._parts))):
-            pass
         objective.reads.rows += objective.n / 2
-        return scores
+        return row_products(self._table.rows, weights.astype(self.dtype), objective.workers)
 
     def image(self, weights: NumPyArray, each: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the scores (n,) of weights, and the features' products with `each` times these.
@@ -165,42 +138,35 @@ class _Rows:
         scores = np.empty(objective.n, self.dtype)
         weights = weights.astype(self.dtype)
 
-        def product(k: int) -> NumPyArray:
-            block, part = self._block(k), self._parts[k]
-            scores[part] = block @ weights
-            return column_products(block, each[part] * scores[part])
+        def product(block: Block) -> NumPyArray:
+            part = block.part
+            scores[part] = block.raw @ weights
+            return column_products(block.raw, each[part] * scores[part])
 
         objective.reads.rows += objective.n
-        return scores, self._summed(product, ())
+        return scores, self._table.sum(product)
 
-    def products(self, columns: Callable[[slice], NumPyArray], outputs: int) -> NumPyArray:
+    def products(self, columns: Callable[[slice], NumPyArray]) -> NumPyArray:
         """Return the products of the features with numbers of each row, in half a pass.
 
         The numbers are computed block by block, so that they stay in the cache.
         """
         self._objective.reads.rows += self._objective.n / 2
-        return self._summed(
-            lambda k: column_products(self._block(k), columns(self._parts[k])), (outputs,)
+        found: NumPyArray = self._table.sum(
+            lambda block: column_products(block.raw, columns(block.part))
         )
+        return found
 
     def moments(self, columns: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the products of the features, and of their squares, with numbers of each row."""
 
-        def product(k: int) -> NumPyArray:
-            block, part = self._block(k), columns[self._parts[k]]
-            return np.stack([column_products(block, part), column_squares(block, part)], axis=-1)
+        def products(block: Block) -> tuple[NumPyArray, NumPyArray]:
+            part = columns[block.part]
+            return column_products(block.raw, part), column_squares(block.raw, part)
 
         self._objective.reads.rows += self._objective.n
-        both = self._summed(product, (*columns.shape[1:], 2))
-        return both[..., 0], both[..., 1]
-
-    def _summed(self, of_block: Callable[[int], NumPyArray], shape: tuple[int, ...]) -> NumPyArray:
-        """Return a sum over all blocks in float64, (p, *shape)."""
-        objective = self._objective
-        total = np.zeros((objective.rows.shape[1], *shape))
-        for each in objective.workers.map(of_block, range(len(self._parts)), together=1):
-            total += each
-        return total
+        sums, squares = self._table.sum(products)
+        return sums, squares
 
 
 class _Common:
@@ -298,19 +264,16 @@ class _Hessian:
 
     def _products(self, along: NumPyArray) -> NumPyArray:
         """Return the products of the features with the change of all residuals."""
-        return self.rows.products(
-            lambda part: self._weighted(along[part], part), self._objective.loss.outputs
-        )
+        return self.rows.products(lambda part: self._weighted(along[part], part))
 
     def _total(self, along: NumPyArray) -> NumPyArray:
         """Return the sums of the residuals' change over the rows."""
 
-        def of(part: slice) -> NumPyArray:
-            return np.asarray(self._share[part] @ self._curvature.part(part).times(along[part]))
+        def of_block(block: Block) -> NumPyArray:
+            change = self._curvature.part(block.part).times(block.scores)
+            return np.asarray(self._share[block.part] @ change, np.float64)
 
-        total: NumPyArray = np.zeros(along.shape[1:])
-        for each in self._objective.workers.map(of, self._objective.rows.slices()):
-            total += each
+        total: NumPyArray = self._objective.own.sum(of_block, kept=Kept(along), reads=False)
         return total
 
     def _best(self, of_weights: NumPyArray) -> NumPyArray:

@@ -33,6 +33,7 @@ from provenglm.model import cholesky
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
 from provenglm.model.objective import Objective, Snapshot
+from provenglm.rows.copies import dense_part
 from provenglm.types import NumPyArray
 
 _GRAM_REFRESH = 0.5
@@ -162,9 +163,9 @@ class _Columns:
         self.chosen = chosen
         self._objective = objective
         n, size = objective.n, len(chosen) + 1
-        self._values = np.empty((n, size))
-        for part in objective.rows.slices():
-            self._read(part, self._values[part])
+        some = None if size == len(objective.penalty) else chosen
+        self._values = dense_part(objective.rows, slice(0, n), objective.scaling, 1, some)
+        self._values[:, -1] = objective.intercept
         # A part stays in the cache for the second product.
         count = max(constants.LEAST_BLOCK_ROWS, constants.BLOCK_BYTES // (8 * size))
         self._parts = [slice(first, min(first + count, n)) for first in range(0, n, count)]
@@ -173,16 +174,6 @@ class _Columns:
         """Whether all of these features are here, and few others: new matrices take longer."""
         has_few = len(self.chosen) <= _FEW_OTHERS * len(chosen)
         return has_few and bool(np.isin(chosen, self.chosen, assume_unique=True).all())
-
-    def _read(self, part: slice, out: NumPyArray) -> None:
-        objective = self._objective
-        scaling = objective.scaling
-        center, inverse = scaling.center[self.chosen], scaling.inverse[self.chosen]
-        block = objective.rows.block(part)
-        takes_all = len(self.chosen) == block.shape[1]
-        np.subtract(block if takes_all else block[:, self.chosen], center, out=out[:, :-1])
-        out[:, :-1] *= inverse
-        out[:, -1] = objective.intercept
 
     def _block(self, part: slice) -> NumPyArray:
         if self._objective.is_late:

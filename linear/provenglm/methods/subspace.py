@@ -24,6 +24,7 @@ from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sampling import draw
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.gram import gram
+from provenglm.rows.products import row_products
 from provenglm.types import NumPyArray
 
 _DEPENDENT = 1e-6
@@ -172,19 +173,9 @@ class _Span:
 
 def _along(objective: Objective, step: NumPyArray) -> NumPyArray:
     """Return the scores along a step, (n,): half a pass, which the next gradient completes."""
-    weights, bias = objective.scaling.to_user(step)
-    if objective.centered:
-        bias = step[-1]
-    weights = weights.astype(objective.rows.dtype)
-    scores = np.empty(objective.n)
-
-    def fill(rows: slice) -> None:
-        scores[rows] = objective.block(rows) @ weights
-        scores[rows] += bias
-
-    for _ in objective.workers.map(fill, objective.rows.slices()):
-        pass
-    return scores
+    weights, bias, center = objective.model(step)
+    scores = row_products(objective.rows, weights, objective.workers, center)
+    return scores.astype(np.float64, copy=False) + bias
 
 
 class _Preconditioner:

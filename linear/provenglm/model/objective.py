@@ -20,7 +20,7 @@ import numpy as np
 
 from provenglm.model import null_model
 from provenglm.model.losses import Loss, Noise
-from provenglm.rows.base import Features, Rows
+from provenglm.rows.base import Rows
 from provenglm.rows.far import AnyTable
 from provenglm.rows.products import column_products, dense_products
 from provenglm.rows.table import Block, Kept, Linear, Table
@@ -259,11 +259,6 @@ class Objective:
             return np.asarray(bias, dtype)
         return np.asarray(bias + self.offset[rows], dtype)
 
-    def block(self, rows: slice | NumPyArray) -> Features:
-        """Return a block as the scores are taken from it."""
-        block = self.rows.block(rows) if isinstance(rows, slice) else self.rows.pick(rows)
-        return block - self.scaling.center if self.centered else block
-
     def model(self, theta: NumPyArray) -> Linear:
         """Return the linear model that has the scores of `theta`, for the features as they are."""
         weights, bias = self.scaling.to_user(theta)
@@ -345,12 +340,10 @@ class Objective:
             numbers = np.stack([residual, self.share, columns])
         numbers = numbers.astype(self.rows.dtype, copy=False)
 
-        def of_block(rows: slice) -> NumPyArray:
-            return dense_products(self.block(rows), numbers[:, rows])
+        def products(block: Block) -> NumPyArray:
+            return dense_products(block.features, numbers[:, block.part])
 
-        sums = np.zeros((len(numbers), len(theta) - 1))
-        for of_weights in self.workers.map(of_block, self.rows.slices()):
-            sums += of_weights
+        sums = self.table.sum(products, at=self.model(theta))
         self.reads.rows += self.n
         gradient[:-1] = self._without_moments(sums.T)[:, 0] if takes_moments else sums[0]
         value = float(values @ self.share)

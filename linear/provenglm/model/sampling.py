@@ -11,14 +11,14 @@ from scipy.sparse import issparse
 from provenglm import constants
 from provenglm.model import null_model
 from provenglm.model.budget import room
-from provenglm.model.coordinates import coordinates, in_coordinates
+from provenglm.model.coordinates import coordinates
 from provenglm.model.csr_sample import CenteredRows, SparseSample, Spread, is_sparser, spread
 from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss
 from provenglm.model.objective import Objective, Reads, Scaling
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Features, Rows
-from provenglm.rows.centred import write_centred
+from provenglm.rows.centred import in_coordinates, write_centred
 from provenglm.rows.csr import CsrRows
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.far import AnyTable
@@ -111,14 +111,13 @@ def prepare(
 
 def _as_they_are(problem: Problem, table: Table, precise: bool) -> tuple[Objective, Sample]:
     """Return the objective of sparse rows in coordinates near the user's, and no sample."""
-    rows: Any = table.rows
-    p = rows.shape[1]
+    p = table.rows.shape[1]
     user = scaling = Scaling(np.zeros(p), np.ones(p))
     if not problem.l1 > 0:
-        scaling = coordinates(rows, table.share, problem.fit_intercept)
+        scaling = coordinates(table, problem.fit_intercept)
     # With corners in the penalty it is float64 anyway.
     precise = precise or problem.l1 > 0
-    if precise or _is_far_off(problem, table) or has_offsets(rows, user):
+    if precise or _is_far_off(problem, table) or has_offsets(table, user):
         table = table.precise()
     objective = Objective(
         table=table,
@@ -137,26 +136,29 @@ def _no_sample(objective: Objective) -> Sample:
     return _sample(objective, np.zeros((0, len(objective.penalty))), none, np.zeros(0))
 
 
-def has_offsets(rows: Rows, scaling: Scaling) -> bool:
-    """Return whether float32 has too few digits for a feature's mean beside its deviation.
+def _some_rows(table: AnyTable, scaling: Scaling) -> tuple[Any, NumPyArray]:
+    """Return sparse rows at equal distances, and their stored numbers in coordinates."""
+    some: Any = table.picked(np.arange(0, table.n, max(1, table.n // constants.LEAST_ROWS)))
+    return some, in_coordinates(some.data, some.indices, scaling)
 
-    It is judged from rows at equal distances, at most the size of a sample for a metric.
+
+def has_offsets(table: AnyTable, scaling: Scaling) -> bool:
+    """Return whether float32 has too few digits for a sparse feature's mean beside its deviation.
+
+    It is judged from some rows.
     """
-    n, p = rows.shape
-    block: Any = rows.pick(np.arange(0, n, max(1, n // constants.LEAST_ROWS)))
-    values = in_coordinates(block.data.astype(np.float64), block.indices, scaling)
-    count = max(1, block.shape[0])
+    block, values = _some_rows(table, scaling)
+    count, p = max(1, block.shape[0]), block.shape[1]
     mean = np.bincount(block.indices, values, p) / count
     square = np.bincount(block.indices, np.square(values), p) / count
     variance = np.maximum(square - np.square(mean), np.finfo(np.float64).eps * square)
     return bool((np.square(mean) > OFFSET_OF_FLOAT32**2 * variance)[square > 0].any())
 
 
-def fits_float32(rows: Rows, scaling: Scaling) -> bool:
-    """Return whether sparse features are of a size that float32 has digits for."""
-    block: Any = rows.precise().block(slice(0, min(rows.shape[0], constants.LEAST_ROWS)))
-    data = in_coordinates(block.data, block.indices, scaling)
-    size = np.abs(data[data != 0]).astype(np.float64)
+def fits_float32(table: AnyTable, scaling: Scaling) -> bool:
+    """Return whether some rows' sparse features are of a size that float32 has digits for."""
+    _, data = _some_rows(table, scaling)
+    size = np.abs(data[data != 0])
     if not len(size):
         return True
     digits = np.log10([size.min(), size.max()])

@@ -18,6 +18,7 @@ from scipy.sparse import issparse
 from provenglm import constants
 from provenglm.model.cholesky import ROUGH
 from provenglm.model.objective import Objective
+from provenglm.rows.copies import dense_part
 from provenglm.types import NumPyArray
 
 ROUNDING_OF_A_COLUMN = 1e-13
@@ -82,9 +83,12 @@ def parts_of_triangle(n: int, width: int) -> list[slice]:
 
 def weighted_rows(objective: Objective, weight: NumPyArray) -> Iterator[NumPyArray]:
     """Yield all rows in theta's coordinates times the roots of weights, then the penalty's rows."""
-    rows, used = objective.rows.precise(), objective.penalty > 0
+    used = objective.penalty > 0
     for part in parts_of_triangle(objective.n, len(used)):
-        yield in_theta(objective, rows.block(part)) * np.sqrt(weight[part])[:, None]
+        block = dense_part(objective.rows, part, objective.scaling, beside=1)
+        block[:, -1] = objective.intercept
+        block *= np.sqrt(weight[part])[:, None]
+        yield block
     yield np.diag(np.sqrt(objective.penalty))[used]
 
 

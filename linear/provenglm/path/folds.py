@@ -12,7 +12,7 @@ from provenglm.huber_scale import solve_with_scale
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution, StopReason
 from provenglm.plan import is_small
-from provenglm.rows.kinds import rows_of
+from provenglm.rows.kinds import taken
 from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
@@ -116,7 +116,7 @@ class Folds:
         rows = np.flatnonzero(weight)
         return replace(
             whole,
-            features=rows_of(whole.features).take(rows),
+            features=taken(whole.features, rows),
             target=whole.target[rows],
             sample_weight=weight[rows],
             offset=None if whole.offset is None else whole.offset[rows],

@@ -31,7 +31,7 @@ from provenglm.model.sampling import l1_of, penalty_of
 from provenglm.model.solution import ROUNDING, Settings, StopReason, judged
 from provenglm.path.folds import Folds, PathPoint, Start, point_of
 from provenglm.proof.duality import best_factor
-from provenglm.rows.centred import write_centred
+from provenglm.rows.copies import dense_part
 from provenglm.rows.disk import on_disk
 from provenglm.rows.gram import gram_of_block, groups as groups_of_blocks
 from provenglm.solve import Session
@@ -149,10 +149,7 @@ def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) ->
 
     def of_blocks(blocks: list[slice]) -> list[tuple[int, NumPyArray]]:
         whole = slice(blocks[0].start, blocks[-1].stop)
-        taken = np.empty((whole.stop - whole.start, p + 2))
-        for part in blocks:
-            out = taken[part.start - whole.start : part.stop - whole.start, :p]
-            write_centred(rows.block(part), objective.scaling, out)
+        taken = dense_part(rows, whole, objective.scaling, beside=2)
         taken[:, p], taken[:, p + 1] = 1, objective.target[whole] - center
         found = []
         for group, counts in groups.within(folds, whole):

@@ -156,16 +156,7 @@ class Some(NamedTuple):
 
     def head(self, count: int) -> Some:
         """Return the set of the first rows of dense rows in memory."""
-        table, rows = self.own, self.own.rows.block(slice(0, count))
-        offset = None if table.offset is None else table.offset[:count]
-        head = replace(
-            table,
-            rows=DenseRows(np.asarray(rows)),
-            target=table.target[:count],
-            share=table.share[:count],
-            offset=offset,
-        )
-        return self._replace(table=head)
+        return self._replace(table=self.own.head(count))
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""The interface of a data set's rows, which a solver reads one block at a time."""
+"""What a solver knows of a data set's rows. They are read in this folder: see `reading`."""
 
 from __future__ import annotations
 
@@ -23,31 +23,6 @@ class Rows(Protocol):
     """Whether a block is a CSR matrix; otherwise it is an array."""
     is_on_disk: bool
     """Whether the rows are read in blocks and never copied as a whole."""
-
-    def slices(self) -> list[slice]:
-        """Return the blocks of one pass, in order."""
-        ...
-
-    def block(self, rows: slice) -> Features:
-        """Return the rows of a slice, converted. The result must not be modified."""
-        ...
-
-    @property
-    def stored(self) -> np.dtype[Any]:
-        """The dtype in which the rows are stored."""
-        ...
-
-    def pick(self, rows: NumPyArray) -> Features:
-        """Return rows by their indices, converted, in the type of a block."""
-        ...
-
-    def gather(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, converted and dense, as a new array."""
-        ...
-
-    def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, dense, in the stored dtype."""
-        ...
 
     def precise(self) -> Rows:
         """Return the same rows with blocks in float64."""

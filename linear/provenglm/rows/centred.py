@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,25 @@ class Coordinates(Protocol):
     def inverse(self) -> NumPyArray:
         """The factors of the differences, (p,)."""
         ...
+
+
+class Scaled(NamedTuple):
+    """The coordinates of some columns."""
+
+    center: NumPyArray
+    inverse: NumPyArray
+
+
+def is_identity(coordinates: Coordinates) -> bool:
+    """Return whether the columns stay as they are."""
+    return bool((coordinates.inverse == 1).all()) and not coordinates.center.any()
+
+
+def in_coordinates(values: NumPyArray, columns: NumPyArray, coordinates: Coordinates) -> NumPyArray:
+    """Return the stored numbers of sparse rows, (q,), in coordinates; absent ones stay 0."""
+    if is_identity(coordinates):
+        return values
+    return np.asarray((values - coordinates.center[columns]) * coordinates.inverse[columns])
 
 
 def write_centred(block: Any, coordinates: Coordinates, out: NumPyArray) -> NumPyArray:

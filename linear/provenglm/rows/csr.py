@@ -30,7 +30,7 @@ class CsrRows:
     is_sparse, is_on_disk = True, False
 
     def __init__(self, features: csr_array, dtype: np.dtype[Any] | None = None) -> None:
-        self._features = features
+        self.features = features
         self.shape: tuple[int, ...] = features.shape
         single = np.dtype(np.float32)
         self.dtype = dtype or (single if features.dtype == single else np.dtype(np.float64))
@@ -42,7 +42,7 @@ class CsrRows:
         """Return the blocks of one pass, in order."""
         if self._slices is None:
             n, p = self.shape
-            indptr = self._features.indptr
+            indptr = self.features.indptr
             # A gradient has p numbers, which are added to the others.
             size = max(constants.BLOCK_BYTES // 8, 4 * p)
             ends = np.searchsorted(indptr, np.arange(size, int(indptr[-1]), size))
@@ -60,7 +60,7 @@ class CsrRows:
         The blocks of a full pass are created once. They share the values unless these are
         converted.
         """
-        whole = self._features
+        whole = self.features
         indptr = whole.indptr
         start, stop, _ = rows.indices(self.shape[0])
         block = self._blocks.get((start, stop))
@@ -78,44 +78,28 @@ class CsrRows:
         return block if block.dtype == self.dtype else block.astype(self.dtype)
 
     @property
-    def stored(self) -> np.dtype[Any]:
-        """The dtype in which the rows are stored."""
-        dtype: np.dtype[Any] = self._features.dtype
-        return dtype
-
-    @property
     def numbers(self) -> int:
         """The number of stored entries."""
-        return int(self._features.indptr[-1])
+        return int(self.features.indptr[-1])
 
     def pick(self, rows: NumPyArray) -> csr_array:
         """Return rows by their indices, converted."""
-        return self._features[rows].astype(self.dtype, copy=False)
-
-    def gather(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, dense; suited to few columns or few rows."""
-        return np.asarray(self.pick(rows).toarray())
-
-    def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, dense, in the stored dtype."""
-        return np.asarray(self._features[rows].toarray())
+        return self.features[rows].astype(self.dtype, copy=False)
 
     def precise(self) -> CsrRows:
         """Return the same rows with blocks in float64."""
-        return CsrRows(self._features, np.dtype(np.float64))
+        return CsrRows(self.features, np.dtype(np.float64))
 
     def columns(self) -> csc_array:
         """Return a copy by columns, in the stored dtype."""
-        return self._features.tocsc()
+        return self.features.tocsc()
 
     def parts_by_rows(self) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         """Return values, columns and row starts for compiled loops, in the stored dtype.
 
         Indices are unsigned, because signed ones cost a test for wrap-around at each access.
         """
-        data, indices, indptr = (
-            getattr(self._features, of) for of in ("data", "indices", "indptr")
-        )
+        data, indices, indptr = (getattr(self.features, of) for of in ("data", "indices", "indptr"))
         return data, indices.view(f"u{indices.itemsize}"), indptr.view(f"u{indptr.itemsize}")
 
 

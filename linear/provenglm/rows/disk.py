@@ -54,8 +54,8 @@ class DiskRows:
         starts = np.cumsum([0, *(part.shape[0] for part in parts)])
         self._starts: list[int] = starts.tolist()
         self.shape: tuple[int, ...] = (self._starts[-1], parts[0].shape[1])
-        self.stored = parts[0].dtype
-        exact = np.can_cast(self.stored, np.float32)
+        self._stored = parts[0].dtype
+        exact = np.can_cast(self._stored, np.float32)
         self.dtype = dtype or np.dtype(np.float32 if exact else np.float64)
 
     def slices(self) -> list[slice]:
@@ -67,19 +67,15 @@ class DiskRows:
         """Return the rows of a slice, converted; not to be written to."""
         return self._read(rows.start, rows.stop).astype(self.dtype, copy=False)
 
-    def gather(self, rows: NumPyArray) -> NumPyArray:
+    def pick(self, rows: NumPyArray) -> NumPyArray:
         """Return rows by their indices, converted: an array of the caller's own."""
         return self.take(rows).astype(self.dtype, copy=False)
-
-    def pick(self, rows: NumPyArray) -> NumPyArray:
-        """Return the same: a block of rows is an array."""
-        return self.gather(rows)
 
     def take(self, rows: NumPyArray) -> NumPyArray:
         """Return rows by their indices, as they are stored; read in their order on the disk."""
         order = np.argsort(rows, kind="stable")
         ascending = np.asarray(rows)[order]
-        taken = np.empty((len(rows), self.shape[1]), self.stored)
+        taken = np.empty((len(rows), self.shape[1]), self._stored)
         bounds = np.searchsorted(ascending, self._starts)
         for k, part in enumerate(self._parts):
             chosen = slice(bounds[k], bounds[k + 1])

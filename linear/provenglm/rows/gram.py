@@ -17,10 +17,11 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from provenglm import constants
+from provenglm.rows import reading
 from provenglm.rows.base import Rows
 from provenglm.rows.blas import add_products
 from provenglm.rows.blocks import slices_of
-from provenglm.rows.centred import Coordinates, write_centred
+from provenglm.rows.centred import Coordinates, Scaled, write_centred
 from provenglm.rows.csr import CsrRows, made_of, transposed
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -132,12 +133,14 @@ def gram(
             (part if columns is None else part[columns]).astype(dtype, copy=False)
             for part in (coordinates.center, coordinates.inverse)
         )
-        coordinates = _Coordinates(center, inverse)
+        coordinates = Scaled(center, inverse)
     width = rows.shape[1] if columns is None else len(columns)
 
     def of_csr(group: list[slice]) -> _CsrSums:
         whole = slice(group[0].start, group[-1].stop)
-        block: Any = rows.block(whole) if chosen is None else rows.pick(chosen[whole])
+        block: Any = (
+            reading.block(rows, whole) if chosen is None else reading.pick(rows, chosen[whole])
+        )
         # Centring needs the sums of the columns.
         return _of_csr(block if columns is None else block[:, columns], _part(weights, whole))
 
@@ -149,7 +152,7 @@ def gram(
         first, pieces = group[0].start, _together(group, size)
         if chosen is not None:
             # All at once: if rows are decoded in large parts, each call would read a part again.
-            gathered = rows.gather(chosen[first : group[-1].stop])
+            gathered = reading.gather(rows, chosen[first : group[-1].stop])
         longest = max(some[-1].stop - some[0].start for some in pieces)
         buffer = np.empty((longest, width), dtype) if is_copied else None
 
@@ -158,7 +161,7 @@ def gram(
             for part in some:
                 block: Any
                 if chosen is None:
-                    block = rows.block(part)
+                    block = reading.block(rows, part)
                 else:
                     block = gathered[part.start - first : part.stop - first]
                 if buffer is None:
@@ -195,7 +198,7 @@ def groups(rows: Rows, width: int, chosen: NumPyArray | None = None) -> list[lis
     `BLOCK_ROWS` rows, unless a block has more. It may also have so many rows that it takes at least
     the memory of its products, and its products take at least the time of adding them.
     """
-    slices = rows.slices() if chosen is None else slices_of(len(chosen), width, 8)
+    slices = reading.slices(rows) if chosen is None else slices_of(len(chosen), width, 8)
     most = max(constants.BLOCK_ROWS, width)
     if isinstance(rows, CsrRows) and rows.numbers:
         of_a_row = width * rows.numbers / (rows.shape[0] * rows.shape[1])
@@ -235,13 +238,6 @@ def _count(weights: Weights) -> int:
         return 1
     classes = weights.probability.shape[1]
     return classes * (classes + 1) // 2
-
-
-class _Coordinates(NamedTuple):
-    """The coordinates of the columns that are multiplied."""
-
-    center: NumPyArray
-    inverse: NumPyArray
 
 
 def _of_array(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:

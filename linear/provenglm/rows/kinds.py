@@ -1,4 +1,4 @@
-"""Choose the storage of rows for each kind of features."""
+"""Choose the storage of rows for each kind of features, or take some of their rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
+from provenglm.rows import reading
 from provenglm.rows.base import Rows
 from provenglm.rows.chunks import Chunks
 from provenglm.rows.csr import CsrRows
@@ -26,3 +27,16 @@ def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
         return CsrRows(features, dtype)
     assert isinstance(features, np.ndarray)
     return DenseRows(features, dtype)
+
+
+def taken(features: Data, rows: NumPyArray, dtype: np.dtype[Any] | None = None) -> Any:
+    """Return rows by their indices as features; those on disk as an array.
+
+    Parameters
+    ----------
+    dtype : numpy dtype, optional
+        The dtype of the result, instead of that of the features.
+    """
+    given: Any = features
+    found = given[rows] if issparse(given) else reading.take(rows_of(given), rows)
+    return found if dtype is None else found.astype(dtype, copy=False)

@@ -1,6 +1,6 @@
-"""Products of a block's columns with numbers of its rows, for each storage of rows.
+"""Products of rows with weights, and of a block's columns with numbers of its rows.
 
-The results are in float64; for a block in float32 they are computed in float32.
+The results of columns are in float64; for a block in float32 they are computed in float32.
 """
 
 from __future__ import annotations
@@ -8,12 +8,29 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from provenglm.rows.base import Features
+from provenglm.rows import reading
+from provenglm.rows.base import Features, Rows
 from provenglm.rows.csr import made_of, transposed
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
 
 _WIDE = 1000
 """BLAS is faster for one product of wider rows: for 5,000 features, in 0.6 of the time."""
+
+
+def row_products(
+    rows: Rows, weights: NumPyArray, workers: Workers, center: NumPyArray | None = None
+) -> NumPyArray:
+    """Return the products of all rows, less a center, with weights: (n,) or (n, K)."""
+    found = np.empty((rows.shape[0], *weights.shape[1:]), np.result_type(rows.dtype, weights))
+
+    def fill(part: slice) -> None:
+        block = reading.block(rows, part)
+        found[part] = (block if center is None else block - center) @ weights
+
+    for _ in workers.map(fill, reading.slices(rows)):
+        pass
+    return found
 
 
 def column_products(block: Features, numbers: NumPyArray) -> NumPyArray:
@@ -75,8 +92,8 @@ def dense_products(block: NumPyArray, numbers: NumPyArray) -> NumPyArray:
     order, because it reads several rows at a time.
     """
     if len(numbers) == 1 and block.shape[1] < _WIDE and block.flags.c_contiguous:
-        return np.asarray(np.einsum("ki,ij->kj", numbers, block))
-    return np.asarray(numbers @ block)
+        return np.asarray(np.einsum("ki,ij->kj", numbers, block), np.float64)
+    return np.asarray(numbers @ block, np.float64)
 
 
 def _squared(block: Features) -> Features:

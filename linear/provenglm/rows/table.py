@@ -16,9 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from provenglm import constants
+from provenglm.rows import reading
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.blocks import parts_of
+from provenglm.rows.centred import Coordinates
+from provenglm.rows.copies import ScaledRows
 from provenglm.rows.disk import DiskRows
+from provenglm.rows.kinds import rows_of
 from provenglm.rows.products import column_moments
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -99,7 +103,7 @@ class Block:
     def raw(self) -> Features:
         """The features, (b, p). They must not be modified."""
         if self._raw is None:
-            self._raw = self._table.rows.block(self.part)
+            self._raw = reading.block(self._table.rows, self.part)
         return self._raw
 
     @property
@@ -220,11 +224,33 @@ class Table:
     @property
     def sizes(self) -> list[int]:
         """The number of rows of each block."""
-        return [part.stop - part.start for part in self.rows.slices()]
+        return [part.stop - part.start for part in reading.slices(self.rows)]
 
     def precise(self) -> Table:
         """Return the same rows with features in float64."""
         return replace(self, rows=self.rows.precise())
+
+    def scaled(self, coordinates: Coordinates, dtype: np.dtype[Any], keeps: bool = True) -> Table:
+        """Return a table of a copy of the rows in coordinates.
+
+        Parameters
+        ----------
+        keeps : bool
+            Whether the copy is made now; if not, each sum computes its blocks again.
+        """
+        rows = ScaledRows(self.rows, coordinates, dtype)
+        return replace(self, rows=rows_of(rows.copied(self.workers)) if keeps else rows)
+
+    def head(self, count: int) -> Table:
+        """Return a table of the first rows of dense rows in memory."""
+        part = slice(0, count)
+        return replace(
+            self,
+            rows=rows_of(reading.block(self.rows, part)),
+            target=self.target[part],
+            share=self.share[part],
+            offset=None if self.offset is None else self.offset[part],
+        )
 
     def thinned(self, every: int) -> Table:
         """Return a table of rows on disk of which a sum reads one block in `every`."""
@@ -258,7 +284,7 @@ class Table:
             with a few numbers for each row.
         """
         if reads or (at is not None and kept is None):
-            slices = self.rows.slices()
+            slices = reading.slices(self.rows)
         else:
             outputs = 1 if kept is None or kept.scores.ndim == 1 else kept.scores.shape[1]
             slices = parts_of(self.n, outputs)
@@ -298,7 +324,7 @@ class Table:
         def gather(start: int) -> None:
             part: Any = slice(start, start + size)
             part = part if order is None else order[part]
-            raw[part, : self.rows.shape[1]] = self.rows.gather(indices[part])
+            raw[part, : self.rows.shape[1]] = reading.gather(self.rows, indices[part])
 
         for _ in self.workers.map(gather, range(0, len(indices), size)):
             pass
@@ -306,7 +332,7 @@ class Table:
 
     def picked(self, indices: NumPyArray) -> Features:
         """Return some rows' features in float64, in the type of a block."""
-        return self.rows.precise().pick(indices)
+        return reading.pick(self.rows.precise(), indices)
 
     def beside(self, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray | None]:
         """Return the targets, shares and offsets of some rows."""
