@@ -8,15 +8,16 @@ from provenglm.compiled import njit
 from provenglm.types import NumPyArray
 
 _LONG_ROW = 1500
-"""Numbers whose sums are more than a core's first cache has room for, beside the row."""
+"""Rows of at least this length are read four at a time: their sums do not fit into a core's first
+cache together with a row."""
 
 
 @njit(nogil=True)
 def products_of_rows(rows: NumPyArray, numbers: NumPyArray, sums: NumPyArray) -> None:
     """Add to `sums` (c, p) the products of dense rows (n, p) with some numbers, (c, n).
 
-    Memory is read in its order. Of long rows four are read at a time, which is as fast, and the
-    sums are read less often.
+    Memory is read in order. Long rows are read four at a time, so that the sums are read less
+    often.
     """
     n, p = np.uint64(rows.shape[0]), np.uint64(rows.shape[1])
     four = np.uint64(4)
