@@ -1,10 +1,14 @@
 """Halve and double each constant of the linear solver, on problems that take every way it has.
 
-What a fit counts repeats itself, so that one run tells it: iterations, passes, the gap, a warning.
-CPU seconds are measured only where these change, or where the constant is the size of a block; in
-turns with the unchanged value, the least of several. A constant that a fit does not read is not
-varied there. Run it by ``make bench-constants``, which puts the table into
-docs/benchmarks/constants.md.
+Iterations, passes, the gap and warnings are the same in each run, so one run measures them. CPU
+seconds are measured only if these change, or if the constant is the size of a block: in turns with
+the unchanged value, the least of several. A constant is varied only on problems that read it, or
+that read a constant which is derived from it; those are computed again from the new value.
+
+``make bench-constants`` measures all and puts the table into docs/benchmarks/constants.md. To
+decide on one constant, without a page:
+
+    python benchmarks/linear_constants.py --only MEMORY --problems text lasso --rounds 0
 """
 
 from __future__ import annotations
@@ -170,12 +174,13 @@ def counts(_: Path, strength: float = 1e4) -> tuple[Any, Any, Any, Any]:
     return classifier(dense.LinearProblem("", x, y, "logistic", 1 / (strength * len(y))))
 
 
-def one_hots(_: Path) -> tuple[Any, Any, Any, Any]:
+def one_hots(_: Path, values: int = 100) -> tuple[Any, Any, Any, Any]:
     random = np.random.default_rng(0)
-    places = np.stack([dense._zipf(random, 50_000, 100) + 100 * k for k in range(8)], axis=1)
-    rows = np.arange(0, places.size + 1, 8)
-    x = sp.csr_matrix((np.ones(places.size), places.ravel(), rows), (len(places), 800))
-    y = dense._draw_two(random, x @ random.standard_normal(800) * 0.7)
+    places = [dense._zipf(random, 50_000, values) + values * k for k in range(8)]
+    indices = np.stack(places, axis=1)
+    rows = np.arange(0, indices.size + 1, 8)
+    x = sp.csr_matrix((np.ones(indices.size), indices.ravel(), rows), (len(indices), 8 * values))
+    y = dense._draw_two(random, x @ random.standard_normal(8 * values) * 0.7)
     return classifier(dense.LinearProblem("", x, y, "logistic", 1 / len(y)))
 
 
@@ -246,6 +251,75 @@ def terrain(_: Path) -> tuple[Any, Any, Any, Any]:
     return classifier(dense.covtype(classes=7, rows=40_000))
 
 
+def few_digits(_: Path) -> tuple[Any, Any, Any, Any]:
+    """Dense rows whose singular values span a thousand."""
+    random, x = _noise(3000, 1000)
+    left, _sizes, right = np.linalg.svd(x, full_matrices=False)
+    x = left * np.logspace(0, -3, 1000) @ right * np.sqrt(len(x))
+    y = dense._draw_two(random, x @ random.standard_normal(1000) * 3)
+    return classifier(dense.LinearProblem("", x, y, "logistic", 1e-6))
+
+
+def sparse_counts(_: Path) -> tuple[Any, Any, Any, Any]:
+    """A Poisson regression on sparse columns: the first steps are too long."""
+    random = np.random.default_rng(0)
+    places = random.integers(0, 6000, (15_000, 12), "int32")
+    ends = np.arange(0, places.size + 1, 12, dtype="int32")
+    x = sp.csr_matrix((random.random(places.size), places.ravel(), ends), (len(places), 6000))
+    x.sum_duplicates()
+    score = x @ random.standard_normal(6000)
+    y = random.poisson(np.exp(score / score.std())).astype(float)
+    return regressor("poisson", 1e-4, x, y)
+
+
+def without_penalty(_: Path) -> tuple[Any, Any, Any, Any]:
+    """Dense rows that only a Newton step on many of them can prove."""
+    random, x = _noise(20_000, 900)
+    return classifier(dense.LinearProblem("", x, _labels(random, x), "logistic", 1e-9))
+
+
+def raw_counts(_: Path, curvature: float) -> tuple[Any, Any, Any, Any]:
+    """Raw counts of words, with a mean of |x|^2 / n l2."""
+    random = np.random.default_rng(0)
+    x, _y = _text(2)
+    x = sp.csr_matrix((np.rint(4 * random.gamma(0.3, 4, x.nnz)) + 1, x.indices, x.indptr), x.shape)
+    score = x @ random.standard_normal(x.shape[1])
+    y = dense._draw_two(random, score / score.std())
+    l2 = float(x.data @ x.data) / len(y) ** 2 / curvature
+    return classifier(dense.LinearProblem("", x, y, "logistic", l2))
+
+
+def ten_classes(_: Path, curvature: float) -> tuple[Any, Any, Any, Any]:
+    """Classes of dense rows, with a mean of |x|^2 / n l2."""
+    random, x = _noise(4000, 300)
+    x *= np.logspace(0, -1, 300)
+    score = 0.5 * x @ random.standard_normal((300, 10)) + random.gumbel(size=(4000, 10))
+    l2 = float(np.square(x).sum()) / len(x) ** 2 / curvature
+    return classifier(dense.LinearProblem("", x, score.argmax(axis=1), "softmax", l2))
+
+
+def seven_classes(_: Path, rows: int) -> tuple[Any, Any, Any, Any]:
+    """Classes of dense rows, about 100 for each effective dimension."""
+    random, x = _noise(rows, 400)
+    score = 0.5 * x[:, :20] @ random.standard_normal((20, 7)) + random.gumbel(size=(rows, 7))
+    return classifier(dense.LinearProblem("", x, score.argmax(axis=1), "softmax", 1e-5))
+
+
+def lasso_folds(_: Path) -> tuple[Any, Any, Any, Any]:
+    random, x = _noise(4000, 120)
+    x[:, 1:] += 0.7 * x[:, :-1]
+    y = x[:, :20] @ random.standard_normal(20) + 3 * random.standard_normal(4000)
+    model = provenglm.SVRGRegressorCV(l1_ratios=(1.0,), alphas=20, cv=4, tol=TOL, random_state=0)
+    return model, x, y, None
+
+
+def classes_with_l1(_: Path) -> tuple[Any, Any, Any, Any]:
+    random, x = _noise(4000, 300)
+    score = x[:, :10] @ random.standard_normal((10, 4)) + random.gumbel(size=(4000, 4))
+    parts = {"l2": 0.0, "l1": 3e-3}
+    return classifier(dense.LinearProblem("", x, score.argmax(axis=1), "softmax", **parts), 1.0)
+
+
 PROBLEMS: dict[str, Make] = {
     "dense": balanced,
     "dense, imbalanced, raw scales": imbalanced,
@@ -264,6 +338,7 @@ PROBLEMS: dict[str, Make] = {
     "text, 20 classes": functools.partial(text, classes=20, strength=1),
     "counts of words": counts,
     "one-hots": one_hots,
+    "one-hots, 2,000 columns": functools.partial(one_hots, values=250),
     "L1, text": l1_text,
     "L1 and L2, text": functools.partial(l1_text, ratio=0.5),
     "L1, text, 5 classes": functools.partial(l1_text, classes=5),
@@ -274,6 +349,19 @@ PROBLEMS: dict[str, Make] = {
     "file": functools.partial(stored, dtype="float32", rows=50_000, columns=160),
     "file, 7 classes": stored_classes,
     "cross validation": folds,
+    "cross validation, lasso": lasso_folds,
+    "singular values over 1e3": few_digits,
+    "counts, sparse": sparse_counts,
+    "dense, 900 columns, no penalty": without_penalty,
+    "raw counts, a curvature of 7,000": functools.partial(raw_counts, curvature=7e3),
+    "raw counts, a curvature of 15,000": functools.partial(raw_counts, curvature=1.5e4),
+    "10 classes, a curvature of 3": functools.partial(ten_classes, curvature=3),
+    "10 classes, a curvature of 6": functools.partial(ten_classes, curvature=6),
+    "7 classes, 30,000 rows": functools.partial(seven_classes, rows=30_000),
+    "7 classes, 50,000 rows": functools.partial(seven_classes, rows=50_000),
+    "counts of words, more L2": functools.partial(counts, strength=10),
+    "counts of words, some L2": functools.partial(counts, strength=100),
+    "L1, 4 dense classes": classes_with_l1,
 }
 
 
@@ -310,22 +398,57 @@ def reads() -> Iterator[set[str]]:
 
 @contextmanager
 def changed(name: str, value: float) -> Iterator[None]:
-    """Let a constant have another value while the block runs."""
-    before = getattr(constants, name)
+    """Let a constant, and those that are derived from it, have another value in the block."""
+    formulas = derived()
+    before = {each: getattr(constants, each) for each in (name, *formulas)}
     setattr(constants, name, value)
+    for each, formula in formulas.items():
+        setattr(constants, each, eval(formula, vars(constants)))
     try:
         yield
     finally:
-        setattr(constants, name, before)
+        for each, old in before.items():
+            setattr(constants, each, old)
+
+
+def _assigned() -> tuple[str, list[ast.Assign]]:
+    """Return the text of the constants, and their assignments."""
+    text = Path(constants.__file__).read_text(encoding="utf-8")
+    return text, [one for one in ast.parse(text).body if isinstance(one, ast.Assign)]
+
+
+def _uses(value: ast.expr) -> set[str]:
+    return {one.id for one in ast.walk(value) if isinstance(one, ast.Name)}
+
+
+def derived() -> dict[str, str]:
+    """Return the formulas of the constants that are derived from others, in their order."""
+    _, found = _assigned()
+    return {
+        one.targets[0].id: ast.unparse(one.value)  # type: ignore[attr-defined]
+        for one in found
+        if _uses(one.value)
+    }
 
 
 def names() -> dict[str, bool]:
-    """Return the constants, in their order, and of each whether it is the size of a block."""
-    path = Path(constants.__file__)
-    text = path.read_text(encoding="utf-8")
+    """Return the constants that are not derived, in their order, and which is a block's size."""
+    text, found = _assigned()
     begin = text[: text.index(SIZES)].count("\n") if SIZES in text else 10**9
-    found = [one for one in ast.parse(text).body if isinstance(one, ast.Assign)]
-    return {one.targets[0].id: one.lineno > begin for one in found}  # type: ignore[attr-defined]
+    return {
+        one.targets[0].id: one.lineno > begin  # type: ignore[attr-defined]
+        for one in found
+        if not _uses(one.value)
+    }
+
+
+def with_bases(read: set[str]) -> set[str]:
+    """Return constants that were read, with those from which they are derived."""
+    found = set(read)
+    for name, formula in reversed(derived().items()):
+        if name in found:
+            found |= _uses(ast.parse(formula, mode="eval").body)
+    return found
 
 
 def others(value: float) -> tuple[float, float]:
@@ -341,6 +464,8 @@ def measure(
     """Return what another value changes on a problem: ratios, and a proof or a warning."""
     with changed(name, value):
         new = one.fit()
+        if new.solver != plain.solver:
+            new = one.fit()  # the first fit by a method may load compiled code
     is_same = new.coef == plain.coef and new.passes == plain.passes
     cpu = 1.0
     if not is_same or is_size:
@@ -374,6 +499,7 @@ def run(store: Path, chosen: list[str], problems: list[str], rounds: int) -> Non
             one.fit()
             with reads() as found:
                 plain = one.fit()
+            found = with_bases(found)
             again = one.fit()
             assert again.coef == plain.coef, problem
             plain = again
@@ -471,15 +597,23 @@ def page(store: Path) -> str:
 
 def main() -> None:
     command = argparse.ArgumentParser(description=__doc__)
-    command.add_argument("--out", type=Path, required=True)
+    command.add_argument("--out", type=Path, help="the page; without it, lines are printed")
     command.add_argument("--store", type=Path, help="earlier measurements, to continue from")
-    command.add_argument("--constants", nargs="*", default=[], help="only these")
+    command.add_argument("--only", nargs="*", default=[], help="these constants")
     command.add_argument("--problems", nargs="*", default=list(PROBLEMS), help="only these")
+    command.add_argument("--rounds", type=int, default=ROUNDS, help="timings of each; 0 for none")
     options = command.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = options.store or Path(folder) / "constants.jsonl"
-        run(store, options.constants, options.problems, ROUNDS)
-        report.write_section(options.out, "bench-constants", page(store))
+        run(store, options.only, options.problems, options.rounds)
+        if options.out:
+            report.write_section(options.out, "bench-constants", page(store))
+            return
+        for name in options.only or names():
+            for way in "-+":
+                results = [r for r in read(store) if (r["name"], r["way"]) == (name, way)]
+                found = effect(results)
+                print(f"{name}{way} | {found.problems} | {found.noticed} | {found.worst}")
 
 
 if __name__ == "__main__":

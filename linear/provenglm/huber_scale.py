@@ -52,12 +52,13 @@ from provenglm.model.problem import Problem
 from provenglm.model.returned import shifted
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.model.triangle import TriangleMetric, parts_of_triangle, triangle
-from provenglm.plan import dense_if_small
+from provenglm.plan import in_memory_if_small
 from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
-from provenglm.rows.kinds import rows_of
 from provenglm.rows.products import column_products
+from provenglm.rows.table import Block, Table
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
 
 # A line through two points far from the root leads anywhere: to where no residual is small.
 _FURTHEST = math.log(10)
@@ -67,6 +68,8 @@ _OWN_BEST = 0.99
 _FAR = 1e5
 # Of epsilon: rows whose residuals make up for what rounding has left of a sum.
 _INSIDE = 0.9
+# Steps at the level of rounding, and attempts at a proof.
+_TRIES = 3
 # Two scales that agree so far are the same: the residuals have no more digits.
 _SAME_LOG = 1e-13
 
@@ -121,11 +124,11 @@ def far_means(problem: Problem) -> NumPyArray:
 
     The means of columns whose deviation is a small part of it, from the first rows.
     """
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    center = np.zeros(rows.shape[1])
-    if not problem.fit_intercept or rows.is_sparse:
+    table = _table(problem)
+    center = np.zeros(table.rows.shape[1])
+    if not problem.fit_intercept or table.rows.is_sparse:
         return center
-    block = rows.block(slice(0, min(rows.shape[0], constants.LEAST_ROWS)))
+    block = table.gathered(np.arange(min(table.n, constants.LEAST_ROWS)))
     with np.errstate(over="ignore", invalid="ignore"):
         mean = block.mean(axis=0)
         deviation = np.sqrt(np.square(block - mean).mean(axis=0))
@@ -192,8 +195,8 @@ def bound_without_penalty(
     dual : numpy.ndarray, (n,)
         u, which may be beyond epsilon.
     """
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    (n, p), share = rows.shape, problem.shares()
+    table = _table(problem)
+    (n, p), share = table.rows.shape, table.share
     width = p + problem.fit_intercept
     if width > constants.MOST_WEIGHTS:
         return 0.0
@@ -202,9 +205,9 @@ def bound_without_penalty(
 
     def blocks() -> Iterator[RowsOfAProof]:
         for part in parts_of_triangle(n, width):
-            block: Any = rows.block(part)
-            block = _moved(block.toarray() if rows.is_sparse else block, center)
-            features = np.hstack([block, np.ones((len(block), width - p))])
+            raw: Any = Block(table, 0, part).raw
+            numbers = _moved(raw.toarray() if table.rows.is_sparse else raw, center)
+            features = np.hstack([numbers, np.ones((len(numbers), width - p))])
             weight = share[part] * is_inside[part]
             yield RowsOfAProof(features, share[part], weight, dual[part, None])
 
@@ -220,25 +223,29 @@ def bound_without_penalty(
     return bound if bound > 0 else 0.0
 
 
+def _table(problem: Problem) -> Table:
+    """Return the rows in float64."""
+    return problem.table(Workers(0), precise=True)
+
+
 def _moved(block: Any, center: NumPyArray | None) -> Any:
     return block if center is None or not center.any() else block - center
 
 
 def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> NumPyArray:
     """Return the sum over all rows of their features times a number each, (p,)."""
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    total = np.zeros(rows.shape[1])
-    for part in rows.slices():
-        total += column_products(_moved(rows.block(part), center), dual[part])
-    return total
+
+    def products(block: Block) -> NumPyArray:
+        return column_products(_moved(block.raw, center), dual[block.part])
+
+    return np.asarray(_table(problem).sum(products))
 
 
 def _scores(
     problem: Problem, coef: NumPyArray, intercept: NumPyArray, center: NumPyArray
 ) -> NumPyArray:
     """Return the scores of all rows in float64, (n, 1)."""
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    products = [_moved(rows.block(part), center) @ coef for part in rows.slices()]
+    products = _table(problem).sum(lambda block: [_moved(block.raw, center) @ coef])
     return np.asarray(np.concatenate(products) + shifted(intercept, center, coef))
 
 
@@ -261,11 +268,10 @@ def moved(
     center : numpy.ndarray, (p,), optional
         As in `lower_bound`.
     """
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    p = rows.shape[1]
+    table = _table(problem)
+    p, s = table.rows.shape[1], table.share
     if p > constants.MOST_WEIGHTS:
         return residual
-    s = problem.shares()
     dual = np.clip(residual / scale, -epsilon, epsilon)
     of_scale = 0.0 if is_perfect else (s @ dual**2 - 1) / 2
     wrong = np.append(_products(problem, s * dual, center) - problem.l2 * coef, of_scale)
@@ -280,7 +286,7 @@ def moved(
     def columns(part: NumPyArray) -> NumPyArray:
         of_scale = np.zeros(len(part)) if is_perfect else dual[part]
         beside = [of_scale, np.ones(len(part))][: len(wrong) - p]
-        return np.column_stack([_moved(rows.gather(part), center), *beside])
+        return np.column_stack([_moved(table.gathered(part), center), *beside])
 
     weighted = (columns(part) * np.sqrt(s[part])[:, None] for part in parts)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -344,7 +350,7 @@ def solve_with_scale(
     if problem.offset is not None:
         # Residuals are all that the search knows.
         problem = replace(problem, target=problem.target - problem.offset, offset=None)
-    return _Search(dense_if_small(problem), epsilon, settings).run(start)
+    return _Search(in_memory_if_small(problem), epsilon, settings).run(start)
 
 
 @dataclass
@@ -402,14 +408,14 @@ class _Search:
         secant, tries = _Secant(), 0
         for _ in range(constants.MOST_STEPS):
             solution = self._solve(scale, at)
-            residual = problem.target - solution.scores[:, 0]
+            residual = problem.target - self._scores(solution)
             best = best_scale(residual, self.epsilon, weight)
             x = math.log(scale)
             following = max(secant.next(x, best), math.log(least))
             solution = self._certified(solution, residual, scale, best, following)
             is_near = solution.gap <= self._wanted(solution.objective)
             tries += solution.decrement <= self._rounding()
-            if solution.reason.is_cut_off or is_near or tries > constants.TRIES:
+            if solution.reason.is_cut_off or is_near or tries > _TRIES:
                 break
             if abs(following - x) <= _SAME_LOG:
                 solution = replace(solution, reason=StopReason.STALLED)
@@ -507,10 +513,10 @@ class _Search:
         coef, intercept = start
         found = solve(problem, limits, (coef / scale, intercept / scale))
         coef, intercept = found.coef * scale, found.intercept * scale
-        scores = found.scores * scale
-        if scores.dtype != np.float64:
-            # F and its bound agree to more digits than float32 has.
-            scores = _scores(problem, coef, intercept, self.center)
+        scores = None
+        # F and its bound agree to more digits than float32 has.
+        if found.scores is not None and found.scores.dtype == np.float64:
+            scores = found.scores * scale
         return replace(
             found,
             coef=coef,
@@ -540,7 +546,7 @@ class _Search:
         gap = max(objective - bound, 0.0)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         wanted = self._wanted(objective)
-        rounds = constants.TRIES if wanted >= decrement else 0
+        rounds = _TRIES if wanted >= decrement else 0
         while gap > wanted and rounds > 0:
             with np.errstate(over="ignore", invalid="ignore"):
                 residual = moved(
@@ -559,8 +565,14 @@ class _Search:
         problem, epsilon, center = self.problem, self.epsilon, self.center
         if problem.l2 > 0:
             return lower_bound(problem, moved, scale, epsilon, center)
-        residual, coef = problem.target - solution.scores[:, 0], solution.coef[:, 0]
+        residual, coef = problem.target - self._scores(solution), solution.coef[:, 0]
         return bound_without_penalty(problem, coef, residual, moved / scale, epsilon, center)
+
+    def _scores(self, solution: Solution) -> NumPyArray:
+        """Return the scores of all rows in float64, (n,)."""
+        if solution.scores is not None:
+            return solution.scores[:, 0]
+        return _scores(self.problem, solution.coef, solution.intercept, self.center)[:, 0]
 
     def _wanted(self, objective: float) -> float:
         """Return how near the optimum is near enough."""

@@ -27,13 +27,16 @@ from provenglm.methods.thinned import is_worth_while
 from provenglm.model import csr_sample
 from provenglm.model.budget import room, rows_of_a_sample
 from provenglm.model.objective import Objective
-from provenglm.model.per_row import are_sorted
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.disk import on_disk
 from provenglm.rows.kinds import rows_of
 
-__all__ = ["TABLE", "Plan", "Row", "Shape", "choose", "dense_if_small", "is_small"]
+__all__ = ["TABLE", "Plan", "Row", "Shape", "choose", "in_memory_if_small", "is_small"]
+
+
+_COPIES = 6
+"""A fit in memory takes at most about this many times the bytes of its features in float64."""
 
 
 def is_small(problem: Problem) -> bool:
@@ -42,15 +45,22 @@ def is_small(problem: Problem) -> bool:
     return n * (p + 1) <= constants.SMALL_DATA
 
 
-def dense_if_small(problem: Problem) -> Problem:
-    """Return the problem with dense features if the data, including zeros, are small.
+def in_memory_if_small(problem: Problem) -> Problem:
+    """Return the problem with features in one array if the data, including zeros, are small.
 
-    Data that are mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten
-    times as long. A squared loss with an L1 penalty is always made dense, because it needs only the
-    products of the columns.
+    Rows on disk are read if `memory_limit` has room for a fit on them. Data that are mostly zeros
+    stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten times as long. A squared loss
+    with an L1 penalty is always made dense, because it needs only the products of the columns.
     """
     features: Any = problem.features
-    if not issparse(features) or not is_small(problem):
+    if not is_small(problem):
+        return problem
+    if on_disk(features):
+        (n, p), memory = features.shape, room(problem)
+        if memory is not None and 8 * _COPIES * n * (p + 1) > memory:
+            return problem
+        return replace(problem, features=rows_of(features).take(np.arange(n)))
+    if not issparse(features):
         return problem
     is_of_products = problem.loss.is_quadratic and problem.l1 > 0
     if csr_sample.is_sparser(features) and not is_of_products:
@@ -185,7 +195,7 @@ class Shape:
         if self.is_sparse:
             square = float(np.vdot(features.data, features.data)) / self.n
         else:
-            some = features[:: max(1, self.n // constants.LEAST_ROWS)]
+            some = features[:: max(1, self.n // constants.MEASURED_ROWS)]
             with np.errstate(over="ignore", invalid="ignore"):
                 square = float(np.var(some, axis=0, dtype=np.float64).sum())
         return square / (self.n * self.problem.l2)
@@ -198,7 +208,7 @@ class Shape:
         long as a Hessian.
         """
         features: Any = self.problem.features
-        some = features[:: max(1, self.n // constants.LEAST_MEASURED_ROWS)]
+        some = features[:: max(1, self.n // constants.MEASURED_ROWS)]
         with np.errstate(over="ignore", invalid="ignore"):
             variance = np.var(some, axis=0, dtype=np.float64).max()
         return bool(self.problem.l2 > float(np.finfo(np.float32).eps) * variance)
@@ -269,6 +279,8 @@ def _rows_of_a_step(shape: Shape) -> int:
 
 def _starts_from_a_sample(shape: Shape) -> bool:
     """Whether coordinate descent starts from a sample, which saves Hessians of all rows."""
+    if shape.is_on_disk:
+        return not shape.problem.loss.is_quadratic
     is_expensive = shape.gram_seconds(shape.n, shape.width) > shape.pass_seconds
     has_few = sample_size(shape.n, shape.p, shape.outputs) < shape.n / constants.GROWTH
     is_dense = not (shape.is_sparse or shape.problem.loss.is_quadratic)
@@ -278,11 +290,12 @@ def _starts_from_a_sample(shape: Shape) -> bool:
 def _rows_for_l1(shape: Shape) -> int:
     """Return how many rows coordinate descent draws, for its coordinates and its start."""
     size = sample_size(shape.n, shape.p, shape.outputs)
+    if shape.is_on_disk and shape.outputs > 1:
+        return shape.cg_rows
     if not _starts_from_a_sample(shape):
         if shape.is_sparse and shape.p > constants.MOST_WEIGHTS:
             return 0
-        few = max(constants.LEAST_MEASURED_ROWS, constants.MEASURED_NUMBERS // shape.p)
-        size = min(size, constants.LEAST_ROWS, few)
+        size = min(size, constants.MEASURED_ROWS)
     return int(min(size, shape.sample_room))
 
 
@@ -438,7 +451,7 @@ TABLE = (
             shape.is_smooth and not (shape.is_sparse or shape.is_on_disk) and shape.outputs == 1
         ),
         seconds=lambda shape: (40 if shape.has_digits else 200) * shape.pass_seconds,
-        rows=lambda shape: min(shape.n, constants.LEAST_ROWS),
+        rows=lambda shape: min(shape.n, constants.MEASURED_ROWS),
         make=lambda given: SubspaceNewton(given.objective, given.shape.is_precise, given.rng),
     ),
     Row(
@@ -532,12 +545,7 @@ def choose(
     if only is not None:
         row = next(row for row in TABLE if row.name == only)
         return Plan(row, shape, f"{only} was asked for", row.rows(shape))
-    plan = _choice(shape)
-    has_some = shape.is_on_disk and problem.loss.has_classes and plan.sample_size < shape.n
-    if has_some and are_sorted(problem.target, max(2, shape.outputs)):
-        why = f"{plan.why}; rows come sorted by class, and are drawn from all over the data"
-        return replace(plan, why=why)
-    return plan
+    return _choice(shape)
 
 
 def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None) -> Plan:

@@ -19,7 +19,7 @@ from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import l1_of, penalty_of, prepare
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason
-from provenglm.plan import Plan, choose, dense_if_small
+from provenglm.plan import Plan, choose, in_memory_if_small
 from provenglm.proof.duality import duality_gap, known_bound
 from provenglm.proof.prover import Prover
 from provenglm.stopping import Stopping
@@ -95,7 +95,8 @@ def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, flo
     if along is None:
         with np.errstate(over="ignore", invalid="ignore"):
             new = objective.snapshot(point.theta + step.change)
-            along = new.scores - point.scores
+            if new.kept is not None:
+                along = new.scores - point.scores
         is_lower = new.objective < point.objective
         if step.is_whole or step.fall <= _NOT_SEEN * abs(point.objective):
             return new, 1.0
@@ -112,7 +113,7 @@ def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, flo
     if length == 1 and new is not point:
         return new, 1.0
     theta = point.theta + length * step.change
-    if method.keeps_scores:
+    if method.keeps_scores and along is not None:
         scores = point.scores + length * along
         return replace(objective.at_scores(theta, scores), is_derived=True), length
     return objective.snapshot(theta), length
@@ -134,7 +135,7 @@ class Session:
 
     def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
         self._began = time.perf_counter() if settings.began is None else settings.began
-        self._problem = problem = dense_if_small(problem)
+        self._problem = problem = in_memory_if_small(problem)
         self._settings = settings
         n, p = problem.features.shape
         self._workers = Workers(n * p)
@@ -353,8 +354,11 @@ class _Run:
         if self._stopping.leaves_out:
             gap = known_bound(objective, point)
         else:
-            gap = duality_gap(objective, point)
-            target = Target(self._tol, self._null - point.objective, gap)
+            target = Target(self._tol, self._null - point.objective, np.inf)
+            # Of far rows the terms of the scores cost a pass.
+            enough = target.enough if objective.table.is_far else np.inf
+            gap = duality_gap(objective, point, enough)
+            target = target._replace(gap=gap)
             if not gap <= target.enough:
                 gap = min(gap, self._method.bound(point, target))
         if point.is_single:
@@ -387,5 +391,4 @@ class _Run:
 
     @cached_property
     def _precise(self) -> Objective:
-        rows = self._objective.rows.precise()
-        return replace(self._objective, rows=rows, moments=None, squares=None)
+        return replace(self._objective.precise(), moments=None, squares=None)

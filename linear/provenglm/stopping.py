@@ -13,7 +13,7 @@ from provenglm import constants
 from provenglm.methods.base import Method
 from provenglm.model.least_norm import least_norm
 from provenglm.model.null_model import size_of_scores
-from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.objective import Objective, Snapshot, misplaced
 from provenglm.model.returned import Returned, returned
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.proof.prover import Prover
@@ -27,6 +27,14 @@ _ROUNDING_OF_SCORES = 1e-5
 """If float32 scores have a larger rounding error, a pass in float64 checks whether the optimum is
 near. With a smaller one a gap is wrong by at most half its square, which is less than the rounding
 error of the sums over rows."""
+
+_CHEAP_STEPS = 3
+"""A proof costs more than a few steps of a method whose steps are cheap: so many of them follow the
+first estimate that is small enough."""
+
+_MOST_PROOFS = 3
+"""Each proof by a Newton step takes more rows than the one before. If none of so many is enough,
+the estimate ends the run."""
 
 _FAR_OF_INFIMUM = 10
 """The distance of a point to the infimum is at most this many times the larger of the required
@@ -82,7 +90,9 @@ class Stopping:
         self._proven: tuple[Best, float, float] | None = None
         self._user: tuple[Best, Returned] | None = None
         left_out = objective.left_out
-        self.leaves_out = left_out is not None and len(left_out) > 0 and not self._penalised()
+        self.leaves_out = (
+            left_out is not None and len(left_out) > 0 and not self._objective.is_penalised
+        )
 
     @property
     def has_points(self) -> bool:
@@ -169,18 +179,19 @@ class Stopping:
         if best.decrement > max(margin * enough, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= constants.TRIES:
+        if is_cheap and self._for_the_proof <= _CHEAP_STEPS:
             return False
         self._tries += 1
         gap = self._proof.expected(best.snapshot, best.decrement)
         if gap <= enough:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
-        has_steps = self._proof.has_factor and self._tries < constants.TRIES
-        if gap <= enough or is_rounding or not (has_steps or self._penalised()):
+        has_steps = self._proof.has_factor and self._tries < _MOST_PROOFS
+        if gap <= enough or is_rounding or not (has_steps or self._objective.is_penalised):
             return True
-        # The bound falls in proportion to the estimate, and as the number of rows grows.
-        self._margin = best.decrement / enough / constants.GROWTH
+        # The bound falls in proportion to the estimate, and as the number of rows grows: the next
+        # proof has four times as many.
+        self._margin = best.decrement / enough / 4
         return False
 
     def is_proven_roughly(self) -> bool:
@@ -204,8 +215,8 @@ class Stopping:
         weights, intercept = self._of_user(best)[:2]
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
-        offset, share = self._objective.offset, self._objective.share
-        beside = intercept if offset is None else size_of_scores(share, offset, intercept)
+        table = self._objective.table
+        beside = size_of_scores(table, intercept) if table.has_offset else intercept
         size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
         unit = 1.0
         if not (loss.has_classes or loss.has_logarithm):
@@ -246,7 +257,7 @@ class Stopping:
             The objective in float64.
         """
         best = self.best
-        theta = None if self._penalised() else least_norm(self._objective, best.theta)
+        theta = None if self._objective.is_penalised else least_norm(self._objective, best.theta)
         if theta is None:
             return
         point = precise.snapshot(theta)
@@ -286,7 +297,7 @@ class Stopping:
             self._history[-1] = replace(
                 last, seconds=self._seconds(), objective=objective, gap=gap, decrement=decrement
             )
-        scores = best.snapshot.scores
+        kept = best.snapshot.kept
         return Solution(
             coef=user.coef,
             intercept=user.intercept,
@@ -297,7 +308,7 @@ class Stopping:
             reason=reason,
             method=best.method.name,
             why=why + best.method.why,
-            scores=scores.reshape(len(scores), -1),
+            scores=None if kept is None else kept.scores.reshape(len(kept.scores), -1),
             step=user.step,
             culprit=self._culprit(user, reason),
         )
@@ -339,45 +350,20 @@ class Stopping:
 
     def _separated(self, point: Snapshot) -> bool:
         """Whether all samples are separated and there is no penalty, hence no minimum."""
-        objective, scores = self._objective, point.scores
-        loss, offset = objective.loss, objective.offset
-        if not loss.is_separable or self._penalised():
+        objective = self._objective
+        loss = objective.loss
+        if not loss.is_separable or self._objective.is_penalised:
             return False
-
-        def on_their_side(part: slice) -> NumPyArray:
-            # Rows are separated by coefficients, not by offsets.
-            moved, rounding = scores[part], np.zeros(1)
-            if offset is not None:
-                sizes = np.abs(moved) + np.abs(offset[part])
-                rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
-                moved = moved - offset[part]
-            side = _on_their_side(moved, loss.observed(objective.target[part]), rounding)
-            return side[objective.share[part] > 0]
-
-        return all(on_their_side(part).all() for part in objective.parts())
+        count = point.misplaced
+        if count is None:
+            count = objective.sum(misplaced, loss, at=point)
+        return bool(count == 0)
 
     def _quasi_separated(self, best: Best) -> bool:
         """Whether, without a penalty, some rows can gain without bound and no other row loses."""
         objective = self._objective
         loss = objective.loss
-        if not (loss.is_separable or loss.falls_at_zero) or self._penalised():
+        if not (loss.is_separable or loss.falls_at_zero) or self._objective.is_penalised:
             return False
         distance = _FAR_OF_INFIMUM * max(self._enough(), best.decrement)
-        return are_quasi_separated(objective, best.snapshot.scores, distance)
-
-    def _penalised(self) -> bool:
-        if self._objective.l1 is not None:
-            return True
-        used = self._objective.scaling.inverse > 0
-        return bool(self._objective.penalty[:-1][used].max(initial=0) > 0)
-
-
-def _on_their_side(scores: NumPyArray, target: NumPyArray, rounding: NumPyArray) -> NumPyArray:
-    """Return for each sample whether its class has the greatest score, beyond rounding."""
-    if scores.ndim == 1:
-        return np.asarray(np.where(target > 0, scores, -scores) > rounding)
-    rows = np.arange(len(scores))
-    own = scores[rows, target]
-    others = scores.copy()
-    others[rows, target] = -np.inf
-    return np.asarray(own - others.max(axis=1) > rounding)
+        return are_quasi_separated(objective, best.snapshot, distance)

@@ -45,7 +45,7 @@ UNIT = 2.0**-53
 class Limits(NamedTuple):
     """Up to what a problem is small: with less of it other ways are taken on problems as small."""
 
-    multiplications: float
+    numbers: int
     weights: int
     rows: int
     compiled: float
@@ -53,10 +53,9 @@ class Limits(NamedTuple):
     @contextmanager
     def set(self) -> Iterator[None]:
         """Let the solver have these limits while the block runs."""
-        names = "SMALL_HESSIAN", "MOST_WEIGHTS", "LEAST_ROWS", "COMPILED", "SMALL_DATA"
+        names = "SMALL_DATA", "MOST_WEIGHTS", "LEAST_ROWS", "COMPILED"
         before = [getattr(constants, name) for name in names]
-        numbers = constants.SMALL_DATA if self.multiplications else 0
-        for name, value in zip(names, (*self, numbers), strict=True):
+        for name, value in zip(names, self, strict=True):
             setattr(constants, name, value)
         try:
             yield
@@ -243,7 +242,7 @@ def _with_l2(seed: int) -> Random:
         bool(random.random() < 0.8),
         10 ** random.uniform(-8, -1),
         Limits(
-            float(random.choice([1e8, 1e3, 0])),
+            int(random.choice([constants.SMALL_DATA, constants.SMALL_DATA, 0])),
             int(random.choice([3000, 3000, 0])),
             int(random.choice([2000, 20])),
             float(random.choice([constants.COMPILED, 0])),
@@ -333,7 +332,7 @@ def _hostile(seed: int) -> Random:
         bool(random.random() < 0.85),
         10 ** random.uniform(-8, -2),
         Limits(
-            float(random.choice([1e8, 1e8, 0])),
+            int(random.choice([constants.SMALL_DATA, constants.SMALL_DATA, 0])),
             constants.MOST_WEIGHTS,
             int(random.choice([2000, 20])),
             float(random.choice([constants.COMPILED, 0])),
@@ -357,15 +356,22 @@ def value(problem: Random, theta: np.ndarray) -> tuple[float, float]:
         loss = float(problem.share @ losses)
     found = loss + penalty
     rows = np.column_stack([problem.dense, np.ones(len(scores))])
-    return found, rounding_of(rows, theta, problem.share, residual, found)
+    return found, rounding_of(rows, theta, problem.share, residual, found, problem.offset)
 
 
 def rounding_of(
-    rows: np.ndarray, theta: np.ndarray, share: np.ndarray, residual: np.ndarray, value: float
+    rows: np.ndarray,
+    theta: np.ndarray,
+    share: np.ndarray,
+    residual: np.ndarray,
+    value: float,
+    offset: np.ndarray | float | None = None,
 ) -> float:
     """Return the rounding error of F: a score is a sum of p products, whatever cancels."""
     n, p = rows.shape
     sizes = np.abs(rows) @ np.abs(theta)
+    if offset is not None:
+        sizes = sizes + np.abs(offset).reshape(len(np.atleast_1d(offset)), -1)
     moved = share @ (np.abs(residual).reshape(sizes.shape) * sizes).sum(axis=1)
     return UNIT * ((p + 1) * float(moved) + n * (1 + abs(value)))
 
@@ -411,7 +417,8 @@ class Smooth(NamedTuple):
 
     def rounding(self, theta: np.ndarray) -> float:
         residual = self.loss.residual(_flat(self.rows @ theta) + self.offset, self.target)
-        return rounding_of(self.rows, theta, self.share, residual, self.value(theta))
+        value = self.value(theta)
+        return rounding_of(self.rows, theta, self.share, residual, value, self.offset)
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient, (p, K), and the Hessian, (p K, p K)."""

@@ -14,6 +14,7 @@ from provenglm.model.sample import Sample
 from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.proof.certificate import Certificate, Model, Point
 from provenglm.rows.kinds import rows_of
+from provenglm.rows.table import Table
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
 
@@ -24,9 +25,11 @@ def certificate(X, y, loss: Loss, share=None, intercept: bool = True) -> Certifi
     share = np.full(len(y), 1 / len(y)) if share is None else share
     dense = X.toarray() if hasattr(X, "toarray") else X
     scale = np.where(dense.std(axis=0) > 0, dense.std(axis=0), 1.0)
-    return Certificate(
-        rows_of(X), y, share, loss, intercept, dense.mean(axis=0), scale, Workers(10)
-    )
+    return Certificate(table_of(X, y, share), loss, intercept, dense.mean(axis=0), scale)
+
+
+def table_of(X, y, share) -> Table:
+    return Table(rows_of(X), y, share, Workers(10))
 
 
 def targets(loss: Loss, scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -120,7 +123,7 @@ def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> N
     start = scaling.from_user(flat[:p], flat[p])
     penalty = np.append(l2 * inverse**2, 0.0)
     rows = rows_of(X, np.dtype(np.float64))
-    objective = Objective(rows, y, share, loss, scaling, penalty, True, Workers(10))
+    objective = Objective(Table(rows, y, share, Workers(10)), loss, scaling, penalty, True)
     snapshot = objective.snapshot(start)
     coef, bias = scaling.to_user(start)
     model = Model(coef.reshape(p, k), np.atleast_1d(bias), l2)
@@ -144,7 +147,7 @@ def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> N
 
     # Features that are far off are centred, and the sums are not of those.
     center = X.mean(axis=0) + 1000 * X.std(axis=0)
-    far = Certificate(rows_of(X), y, share, loss, True, center, X.std(axis=0), Workers(10))
+    far = Certificate(table_of(X, y, share), loss, True, center, X.std(axis=0))
     assert np.array_equal(far.at(model, snapshot).gradient, far.at(model).gradient)
 
 
@@ -239,9 +242,8 @@ def test_rows_without_weight_and_shifts_of_all_classes_change_nothing() -> None:
     shifted = bounds(certificate(X, y, Softmax(3)), coef, bias + 5, 0.1)
     np.testing.assert_allclose(shifted, one, 1e-9)
     more, share = np.vstack([X, np.full(3, 1e9)]), np.append(np.full(80, 1 / 80), 0)
-    proof = Certificate(
-        rows_of(more), np.append(y, 0), share, Softmax(3), True, X.mean(0), X.std(0), Workers(10)
-    )
+    table = table_of(more, np.append(y, 0), share)
+    proof = Certificate(table, Softmax(3), True, X.mean(0), X.std(0))
     np.testing.assert_allclose(bounds(proof, coef, bias, 0.1), one, 1e-6)
 
 

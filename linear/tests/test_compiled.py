@@ -135,7 +135,7 @@ def interrupted(name, *args, **kwargs):
 
 builtins.__import__ = interrupted
 rng = np.random.default_rng(0)
-X = rng.normal(size=(60, 40))
+X = rng.normal(size=(60, 1000))
 model = GLMRegressor(alpha=0.1, l1_ratio=1)
 try:
     model.fit(X, X[:, 0])

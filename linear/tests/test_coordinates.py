@@ -4,8 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from provenglm import constants
-from provenglm.model.coordinates import are_of_the_user, coordinates, in_coordinates
+from provenglm.model.coordinates import _HEAVY, are_of_the_user, coordinates, in_coordinates
 from provenglm.model.losses import Logistic, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.solution import MOST_UNPROVEN, Settings, StopReason
@@ -162,7 +161,7 @@ def test_coordinates(kind):
     np.testing.assert_allclose(block[:50].toarray(), wanted, rtol=1e-15)
     # As much of the squares of all others as is not heavy, or a power of two less.
     others = np.square(block[:, :-1].data).sum() / N
-    most = constants.HEAVY * others
+    most = _HEAVY * others
     assert most / 4 <= block[:, [-1]].toarray().var() <= most
     assert bool(scaling.center[-1]) == (kind != "few rows")
 

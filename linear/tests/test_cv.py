@@ -8,7 +8,7 @@ import numpy as np
 import provenglm.path.joint as joint
 import pytest
 import sklearn
-from provenglm import GLMClassifier, GLMClassifierCV, constants
+from provenglm import GLMClassifier, GLMClassifierCV
 from provenglm.api import search as base
 from provenglm.api.scoring import HeldOut
 from provenglm.model.solution import StopReason
@@ -423,14 +423,14 @@ def test_a_fold_that_steps_do_not_lead_is_solved_by_itself(monkeypatch, solve_to
 
     # No step is accepted, so that all the points are the solver's own.
     def refused(walk, value):
-        walk.tries = constants.TRIES
+        walk.tries = joint._TRIES
 
     monkeypatch.setattr(joint.FoldState, "accept", refused)
     model = GLMClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
     monkeypatch.undo()
     solve_together(True)
-    monkeypatch.setattr(constants, "SLOW", 0.0)
+    monkeypatch.setattr(joint, "_SLOW", 0.0)
     model = GLMClassifierCV(Cs=CS, cv=3, tol=1e-12, random_state=0).fit(X, y)
     np.testing.assert_allclose(model.coefs_paths_, wanted.coefs_paths_, rtol=0, atol=1e-5)
 

@@ -16,13 +16,15 @@ from provenglm.methods.descent_columns import (
     least_along,
     sparse_columns,
 )
-from provenglm.model.budget import columns_of_a_copy
+from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.sampling import prepare
 from provenglm.model.solution import Settings
 from provenglm.plan import choose
+from provenglm.rows.disk import DiskRows
+from provenglm.rows.parts import ArrayPart
 from provenglm.solve import solve
 from provenglm.workers import Workers
 from scipy.sparse import csr_array
@@ -48,9 +50,9 @@ def value(H, c, l1, t):
     return 0.5 * t @ H @ t - c @ t + l1 @ np.abs(t)
 
 
-def sweep(H, c, l1, t):
+def sweep(H, c, l1, t, visited=None):
     """One sweep of coordinate descent, as it is defined."""
-    for j in range(len(t)):
+    for j in range(len(t)) if visited is None else visited:
         rest = c[j] - H[j] @ t + H[j, j] * t[j]
         t[j] = np.sign(rest) * max(abs(rest) - l1[j], 0) / H[j, j]
 
@@ -62,27 +64,24 @@ def off(H, c, l1, t):
     return np.where(t != 0, np.abs(gradient + l1 * np.sign(t)), beyond).max() / l1.max()
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(monkeypatch, seed, few):
-    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
-    monkeypatch.setattr(constants, "MOST_STEPS", 1)
+def test_sweeps_of_a_matrix_are_those_of_coordinate_descent(seed):
     H, c, l1 = case(seed)
     t = np.random.default_rng(1).normal(size=len(c))
     expected, gradient = t.copy(), H @ t - c
     for _ in range(3):
         before = value(H, c, l1, expected)
-        sweep(H, c, l1, expected)
-        fell, _ = descent._sweeps(H, gradient, t, l1, 0.0, 0.0, False)
+        rest = c - H @ expected + np.diag(H) * expected
+        best = np.sign(rest) * np.maximum(np.abs(rest) - l1, 0) / np.diag(H)
+        sweep(H, c, l1, expected, np.flatnonzero(np.abs(best - expected) > 1e-12))
+        fell, _ = sweep_matrix(H, gradient, t, l1)
         assert np.abs(t - expected).max() < 1e-12
         assert np.abs(gradient - (H @ t - c)).max() < 1e-12
         assert 0 < fell <= before - value(H, c, l1, t) + 1e-12
 
 
-@pytest.mark.parametrize("few", [0, 100], ids=["compiled", "lists"])
 @pytest.mark.parametrize("seed", CASES)
-def test_the_least_of_a_matrix(monkeypatch, seed, few):
-    monkeypatch.setattr(constants, "FEW_COORDINATES", few)
+def test_the_least_of_a_matrix(seed):
     H, c, l1 = case(seed)
     for start in (np.zeros(len(c)), np.random.default_rng(1).normal(size=len(c))):
         t = minimise(H, H @ start - c, start, l1)
@@ -157,10 +156,10 @@ def objective_of(loss, intercept=True, l1=0.02, kind="dense", size=60):
     return prepare(problem, Workers(1), size, rng, precise=True)[0]
 
 
-def hessian_over(objective, chosen, curvature):
+def hessian_over(objective, chosen, snapshot):
     method = CoordinateDescent(objective)
     method._chosen = chosen
-    return method._hessian_over(curvature)
+    return method._hessian_over(snapshot)
 
 
 def point_of(objective):
@@ -183,9 +182,7 @@ def test_the_matrix_is_the_gradient_s_difference(loss, intercept, chosen):
     way[kept] = np.random.default_rng(2).normal(size=way[kept].shape)
     if not intercept:
         way[-1] = 0
-    scores = objective.snapshot(theta).scores
-    curvature = loss.second_derivative(scores, objective.target)
-    hessian = hessian_over(objective, chosen, curvature)
+    hessian = hessian_over(objective, chosen, objective.snapshot(theta))
     ahead, behind = (objective.snapshot(theta + h * way).gradient for h in (1e-5, -1e-5))
     difference = (ahead - behind)[kept].ravel() / 2e-5
     assert np.allclose(hessian @ way[kept].ravel(), difference, rtol=1e-6, atol=1e-8)
@@ -231,9 +228,11 @@ def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind)
         model = ScalarQuadratic(*arguments, l1, l2, 0.0)
     t, shift, fall, slope = model.solve()
     dense = objective_of(loss, intercept, size=31)
-    curvature = loss.second_derivative(snapshot.scores, objective.target)
-    hessian_of = hessian_of_classes if loss.outputs > 1 else hessian_over
-    hessian = hessian_of(dense, chosen, curvature)
+    if loss.outputs > 1:
+        curvature = loss.second_derivative(snapshot.scores, objective.target)
+        hessian = hessian_of_classes(dense, chosen, curvature)
+    else:
+        hessian = hessian_over(dense, chosen, snapshot)
     before, gradient = theta[kept].ravel(), snapshot.gradient[kept].ravel()
     outputs = loss.outputs
     each = np.repeat(objective.l1[kept], outputs)
@@ -389,40 +388,20 @@ def test_conjugate_gradients_solve_the_system():
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_products_by_the_columns_and_by_the_gram_matrix(monkeypatch, intercept):
-    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 2)
+def test_products_with_the_hessian_by_the_columns(intercept):
     objective = objective_of(Logistic(), intercept, kind="sparse")
     chosen = np.array([0, 1, 3, 4, 5, 7])
     theta = np.zeros(9)
     snapshot = objective.snapshot(theta)
     arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
     model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
-    curvature = Logistic().second_derivative(snapshot.scores, objective.target)
-    H = hessian_over(objective_of(Logistic(), intercept), chosen, curvature)
+    H = hessian_over(objective_of(Logistic(), intercept), chosen, snapshot)
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
     if intercept:
         H -= np.outer(H[-1], H[-1]) / H[-1, -1]
-    # The second needs no other columns than the first, the third does.
-    for free in ([0, 2, 3], [0, 3], [1, 3, 5]):
-        way = np.random.default_rng(2).normal(size=len(free))
-        free = np.array(free)
-        expected = H[np.ix_(free, free)] @ way
-        times = model._hessian_over(free)
-        # The first two products are by columns, those from then on by the Gram matrix.
-        for _ in range(3):
-            assert np.abs(times(way) - expected).max() < 1e-12
-            assert (model._gram is not None) == (model._products > 2)
-    assert np.array_equal(model._of_gram, [0, 1, 2, 3, 5])
-    monkeypatch.setattr(constants, "PRODUCTS_BEFORE_PAIRS", 0)
-    X = objective.rows.block(slice(0, 60))[:, chosen[free]]
-    in_a_row, in_all = (X != 0).sum(axis=1), (X != 0).sum()
-    pairs = (in_a_row**2).sum() / in_all
-    assert in_all / 60 < 0.99 * pairs
-    for most, is_made in ((0.0, False), (0.99 * pairs, False), (pairs, True)):
-        monkeypatch.setattr(constants, "PAIRS_OF_A_NUMBER", most)
-        model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
-        assert np.abs(model._hessian_over(free)(way) - expected).max() < 1e-12
-        assert (model._gram is not None) == is_made
+    free = np.array([1, 3, 5])
+    way = np.random.default_rng(2).normal(size=len(free))
+    assert np.abs(model._hessian_over(free)(way) - H[np.ix_(free, free)] @ way).max() < 1e-12
 
 
 def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
@@ -482,30 +461,29 @@ def test_what_is_close_to_the_penalty_joins_with_what_is_beyond(monkeypatch, los
     assert run._choose(snapshot).tolist() == []
 
 
-def test_no_more_are_chosen_than_there_is_room_for(monkeypatch):
+def test_no_more_are_chosen_of_far_rows_than_a_matrix_has_room_for(monkeypatch):
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
-    monkeypatch.setattr(constants, "MOST_WEIGHTS", 1)
     objective = objective_of(Squared(), l1=1e-6)
+    objective = objective.on(rows=DiskRows([ArrayPart(objective.rows.block(slice(0, 60)))]))
     theta = np.zeros(9)
     theta[[3, 5]] = 0.1
     snapshot = objective.snapshot(theta)
+    assert snapshot.kept is None
     excess = np.abs(snapshot.gradient[:-1])
     excess[[3, 5]] = 0
     for columns in (1, 2, 6, 7):
-        # Eight numbers a row beside them, and the intercept's; in three quarters of the room.
-        limited = replace(objective, room=(columns + 1 + 8) * 60 * 8 * 4 // 3 + 1)
-        assert columns_of_a_copy(limited.room, 60, 1) == columns + 1
-        run = CoordinateDescent(limited)
+        monkeypatch.setattr(constants, "KEPT_NUMBERS", (columns + 1) ** 2)
+        run = CoordinateDescent(objective)
         if columns < 3:
-            with pytest.raises(ValueError, match=r"^2 of 8 features .* higher memory_limit"):
+            with pytest.raises(ValueError, match=r"^2 of 8 features .* a stronger penalty"):
                 run._choose(snapshot)
             continue
         wanted = [3, 5, *np.argsort(-excess)[: columns - 2]]
         assert np.array_equal(run._choose(snapshot), np.sort(wanted))
     # Where none is missing, those that are there may fill it.
     snapshot.gradient[:] = 0
-    run = CoordinateDescent(replace(objective, room=(2 + 1 + 8) * 60 * 8 * 4 // 3 + 1))
-    assert np.array_equal(run._choose(snapshot), [3, 5])
+    monkeypatch.setattr(constants, "KEPT_NUMBERS", 9)
+    assert np.array_equal(CoordinateDescent(objective)._choose(snapshot), [3, 5])
 
 
 @pytest.mark.slow
@@ -568,15 +546,18 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
     assert len(sweeps) == 1
 
 
-@pytest.mark.parametrize("loss", [Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name)
-def test_few_dense_columns_do_not_load_numba(monkeypatch, loss):
+@pytest.mark.parametrize("features", [30, 100])
+@pytest.mark.parametrize(
+    "loss", [Squared(), Logistic(), Softmax(4), Poisson()], ids=lambda loss: loss.name
+)
+def test_few_dense_columns_do_not_load_numba(monkeypatch, loss, features):
     def loaded(name):
         raise AssertionError(f"{name} is loaded")
 
     monkeypatch.setattr("provenglm.compiled.kernels", loaded)
     monkeypatch.setattr(descent, "kernels", loaded)
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(600, 30)), rng.integers(0, max(2, loss.outputs), 600)
+    X, y = rng.normal(size=(600, features)), rng.integers(0, max(2, loss.outputs), 600)
     for l1 in (1e-4, 0.02):
         found = solve(Problem(X, y, loss, 0.0, None, True, l1=l1), Settings(tol=1e-6))
         assert found.gap <= 1e-6 * found.history[0].objective

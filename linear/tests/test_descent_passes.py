@@ -1,7 +1,5 @@
 """Passes by columns, columns that are left out, and products that are kept: with an L1 penalty."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from provenglm import GLMClassifier, GLMRegressor, constants
@@ -31,7 +29,7 @@ def objective_of(loss, *, size=0, intercept=True, l1=0.01, dtype=np.float64, den
     features = X.toarray() if dense else X
     problem = Problem(features, y, loss, 0.01, weight, intercept, l1)
     objective, _ = prepare(problem, Workers(0), size, rng, precise=True)
-    return replace(objective, rows=objective.rows.precise())
+    return objective.precise()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

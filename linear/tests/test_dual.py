@@ -177,7 +177,7 @@ def _compiled_for_nothing(monkeypatch):
 def _narrow(monkeypatch):
     """Have few columns count as many."""
     monkeypatch.setattr("provenglm.constants.MOST_WEIGHTS", 10)
-    monkeypatch.setattr("provenglm.solve.dense_if_small", lambda problem: problem)
+    monkeypatch.setattr("provenglm.solve.in_memory_if_small", lambda problem: problem)
 
 
 @pytest.mark.usefixtures("_narrow")
@@ -288,8 +288,8 @@ def test_the_intercept_is_the_best_of_the_weights(loss):
 @pytest.mark.usefixtures("_narrow")
 @pytest.mark.parametrize("loss", LOSSES, ids=ids)
 def test_another_method_goes_on_where_epochs_gain_too_little(loss, monkeypatch):
-    monkeypatch.setattr(constants, "SLOW", 0.0)
-    monkeypatch.setattr(constants, "SLOW_EPOCHS", 1)
+    monkeypatch.setattr(dual_module, "_SLOW", 0.0)
+    monkeypatch.setattr(dual_module, "_SLOW_EPOCHS", 1)
     taken = []
     step = NewtonCG.step
 
@@ -345,16 +345,17 @@ def test_time_that_is_over_ends_the_epochs():
 def test_classes_of_dense_rows_with_a_strong_penalty():
     def is_for(curvature, classes=10, **given):
         rng = np.random.default_rng(0)
-        X = rng.normal(size=(600, 20)) * np.exp(rng.normal(size=20)) + 9
-        problem = Problem(X, np.arange(600) % classes, Softmax(classes), 1.0)
-        l2 = X.var(axis=0).sum() / 600 / curvature
+        n = constants.MEASURED_ROWS
+        X = rng.normal(size=(n, 20)) * np.exp(rng.normal(size=20)) + 9
+        problem = Problem(X, np.arange(n) % classes, Softmax(classes), 1.0)
+        l2 = X.var(axis=0).sum() / n / curvature
         return TABLE[-1].can(Shape(replace(problem, l2=l2, **given)))
 
     assert TABLE[-1].name == "dual-coordinate-ascent"
     assert is_for(0.99 * constants.DUAL_CURVATURE_OF_DENSE)
     assert not is_for(1.01 * constants.DUAL_CURVATURE_OF_DENSE)
     assert not is_for(np.inf)
-    assert not is_for(1.0, target=np.zeros(600), loss=Logistic())
+    assert not is_for(1.0, target=np.zeros(constants.MEASURED_ROWS), loss=Logistic())
 
 
 @pytest.mark.parametrize("classes", [3, 60])
@@ -376,7 +377,7 @@ def test_few_rows_of_each_of_many_clusters(classes):
 
 @pytest.mark.slow
 def test_arrays_with_a_number_for_each_row_and_class_are_few(monkeypatch):
-    monkeypatch.setattr(constants, "SLOW", 0.0)  # another method continues
+    monkeypatch.setattr(dual_module, "_SLOW", 0.0)  # another method continues
     rng = np.random.default_rng(0)
     target = np.arange(12_000) % 300
     X = rng.normal(size=(12_000, 45))

@@ -8,7 +8,7 @@ from provenglm.model.losses import Logistic, Poisson, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.sampling import prepare
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.proof.duality import _divergence, _dual, _shrunk, _spread, _terms, duality_gap
+from provenglm.proof.duality import _divergence, _dual, _shrunk, _terms_with_l1, duality_gap
 from provenglm.workers import Workers
 
 LOSSES = [Logistic(), Softmax(3), Squared(), Poisson(), Tweedie(1.5), Gamma()]
@@ -117,8 +117,9 @@ def test_the_divergence_of_shrunk_residuals_has_a_bound(loss):
         theta = theta + 10 ** rng.uniform(-3, 0.5) * rng.normal(size=theta.shape)
         theta[-1] *= problem.fit_intercept
         snapshot = objective.snapshot(theta)
-        dual, spread = _dual(objective, snapshot.gradient[-1]), _spread(objective, snapshot)
-        of_dual, mixed = _terms(objective, snapshot, dual), 1 - dual.kept
+        dual = _dual(objective, snapshot.gradient[-1])
+        of_dual, spread = _terms_with_l1(objective, snapshot, dual, 0.5)
+        mixed = 1 - dual.kept
         for factor in (0.01, 0.3, 0.9, 0.99, 1 - 1e-4, 1 - 1e-7):
             exact = _divergence(objective, snapshot, dual, factor)
             bound = _shrunk(factor, spread, of_dual, mixed)

@@ -16,7 +16,6 @@ N, P = 600, 120
 @pytest.fixture
 def made(monkeypatch):
     """Return the lists of features whose Hessian was made as a whole."""
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     lists, of_losses = [], descent._of_losses
 
     def noted(objective, chosen, curvature):
@@ -89,8 +88,7 @@ def test_the_hessian_of_a_squared_loss_is_made_once_for_a_path(made):
 
 def test_columns_that_hardly_vary_in_the_rows_of_the_coordinates(monkeypatch):
     """Such as marks of a few rows: whatever the rows say of them, their coefficients are right."""
-    monkeypatch.setattr(constants, "LEAST_MEASURED_ROWS", 16)
-    monkeypatch.setattr(constants, "MEASURED_NUMBERS", 0)
+    monkeypatch.setattr(constants, "MEASURED_ROWS", 16)
     rng = np.random.default_rng(1)
     X = (rng.random((N, 40)) < 0.02).astype(float)
     X[:, :5] = rng.standard_t(2, (N, 5))

@@ -10,9 +10,7 @@ import pytest
 from provenglm import Chunks, GLMClassifier, GLMRegressor, constants, workers
 from provenglm.methods import thinned
 from provenglm.model import problem, sampling
-from provenglm.model.losses import Logistic, Softmax
-from provenglm.proof.duality import duality_gap
-from provenglm.solve import Session, Settings
+from provenglm.model.losses import Logistic
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -31,8 +29,7 @@ def _small_is_large(monkeypatch):
 
 @pytest.fixture
 def long(monkeypatch):
-    """Numbers for each row are too many to be copied, and the rows for Newton's method."""
-    monkeypatch.setattr(constants, "LONG_ROWS", 0)
+    """The rows are too many to be read into memory."""
     monkeypatch.setattr(constants, "SMALL_DATA", 0)
 
 
@@ -108,31 +105,7 @@ def test_many_rows_sorted_by_class(tmp_path, monkeypatch, long, form, classes, d
     model = GLMClassifier(**how)
     fitted(model, large_data.forms(tmp_path, X)[form], y, weight)
     peer = fitted(GLMClassifier(**how), X, y, weight)
-    assert "sorted by class" in model.why_
     same(model, peer, X, 1e-6)
-
-
-@pytest.mark.parametrize("classes", [2, 4])
-def test_scores_of_many_rows_take_four_bytes(tmp_path, long, classes):
-    X, y = sorted_by_class(features("float64", p=4), classes)
-    loss = Logistic() if classes == 2 else Softmax(classes)
-    # By the same method, so that the coordinates are from the same rows.
-    found, settings = [], Settings(method="sampled-newton")
-    for given in (large_data.forms(tmp_path, X)["files"], X):
-        objective, _ = Session(problem.Problem(given, y, loss, 1.0), settings).prepare()
-        theta = objective.null()[0]
-        theta = theta + 0.03 * np.linspace(-1, 1, theta.size).reshape(theta.shape)
-        with objective.workers.running():
-            snapshot = objective.snapshot(theta)
-            found.append((snapshot, duality_gap(objective, snapshot)))
-    (ours, gap), (peer, wanted) = found
-    assert ours.scores.dtype == np.float32
-    assert not ours.is_single
-    np.testing.assert_allclose(ours.objective, peer.objective, rtol=1e-13)
-    np.testing.assert_allclose(ours.gradient, peer.gradient, rtol=1e-10, atol=1e-13)
-    assert gap < ours.objective / 2
-    assert gap == pytest.approx(wanted, rel=1e-3)
-    assert gap >= (1 - 1e-9) * wanted
 
 
 @pytest.mark.parametrize("loss", ["squared", "huber", "poisson"])
@@ -175,12 +148,12 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
             share[here] *= weight[y == label].sum() / weight.sum() / share[here].sum()
         return Z[chosen], share, expit(Z[chosen] @ theta), y[chosen]
 
-    slices = part.rows.slices()
-    some, share, p, target = of(slices)
+    some, share, p, target = of(part.table.rows.slices())
     wanted = some.T @ (share * (p - target)) + objective.penalty * theta
     assert np.allclose(gradient, wanted, rtol=0, atol=1e-5)
     assert np.allclose(wanted, objective.snapshot(theta).gradient, rtol=0, atol=0.05)
-    some, share, p, target = of(slices[::4])
+    every = constants.EVERY_BLOCK * constants.GROWTH
+    some, share, p, target = of(objective.table.thinned(every).rows.slices())
     wanted = (some.T * (share * p * (1 - p))) @ some + np.diag(objective.penalty)
     assert np.allclose(part.hessian(theta), wanted, rtol=0, atol=1e-5)
     assert np.allclose(hessian, wanted, rtol=0, atol=0.05)
@@ -220,7 +193,6 @@ def test_no_copy(tmp_path):
 @pytest.mark.parametrize("n", [40_000, 100_000])
 def test_corners_keep_to_the_limit(tmp_path, monkeypatch, n):
     monkeypatch.setattr(constants, "BLOCK_BYTES", 3 << 19)
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", np.inf)
     X, y = sorted_by_class(features("uint8", n, 60), 2)
     model = GLMClassifier(C=200 / n, l1_ratio=0.8, random_state=0)
     clone(model).fit(X[:100], np.arange(100) % 2)  # imports

@@ -1,14 +1,16 @@
 """The line search beside the minimum along a step, which SciPy finds on whole arrays."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, Dense, problem_of, to_columns
 from provenglm.model.line_search import length_of, slope_at
 from provenglm.model.losses import Logistic, Poisson, Softmax
+from provenglm.model.objective import Objective, Scaling, Snapshot
 from provenglm.model.sampling import prepare
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.table import Kept, Table
 from provenglm.workers import Workers
 from scipy.optimize import minimize_scalar
 
@@ -159,17 +161,11 @@ def test_the_length_of_a_step_that_is_far_too_long():
     loss, target = Logistic(), np.array([1.0, 1.0])
     scores, along, share = np.array([-50.0, 50.0]), np.array([5e6, -2e4]), np.full(2, 0.5)
     theta = np.zeros(1)
-    objective = SimpleNamespace(
-        n=2,
-        share=share,
-        target=target,
-        loss=loss,
-        l1=None,
-        used=np.zeros_like,
-        workers=Workers(0),
-    )
+    table = Table(DenseRows(np.zeros((2, 0))), target, share, Workers(0))
+    scaling = Scaling(np.zeros(0), np.zeros(0))
+    objective = Objective(table, loss, scaling, np.zeros(1), True)
     start = share @ loss.value(scores, target)
     fall = -share @ (loss.residual(scores, target) * along)
-    point = SimpleNamespace(scores=scores, theta=theta, objective=start)
+    point = Snapshot(theta, start, theta, Kept(scores))
     length = length_of(objective, point, theta, along, fall)
     assert share @ loss.value(scores + length * along, target) < 0.5 * start

@@ -121,9 +121,9 @@ class Calls:
             monkeypatch.setattr(kind, name, self._spied(getattr(kind, name)))
         gap, add = solve_module.duality_gap, Stopping.add
 
-        def bound(objective, point):
+        def bound(objective, point, *given):
             self.bounded.append(point)
-            return gap(objective, point)
+            return gap(objective, point, *given)
 
         def added(stopping, method, point, *rest):
             self.added.append(point)
@@ -155,7 +155,7 @@ class Calls:
 
 @pytest.mark.parametrize("name", CASES)
 def test_points_are_evaluated_and_bounded_by_the_loop_alone_and_once(monkeypatch, name):
-    monkeypatch.setattr(solve_module, "dense_if_small", lambda problem: problem)
+    monkeypatch.setattr(solve_module, "in_memory_if_small", lambda problem: problem)
     calls = Calls(monkeypatch)
     solution = solve(CASES[name], Settings(tol=1e-8, method=name.split(",")[0]))
     assert solution.method == name.split(",")[0]

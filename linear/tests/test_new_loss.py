@@ -37,7 +37,7 @@ class LogCosh(Loss):
     def inside(self, dual, target):
         return np.clip(dual, -1, 1)
 
-    def balanced(self, excess, mean, is_long=False):
+    def balanced(self, excess, mean):
         size = abs(float(excess))
         mixed = size / (size + 1)
         constant = float(-mixed * np.sign(excess))

@@ -24,6 +24,11 @@ from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
 from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.disk import DiskRows
+from provenglm.rows.parts import ArrayPart
+from provenglm.rows.table import Table
+from provenglm.workers import Workers
 from scipy.sparse import csr_array
 from sklearn.metrics import d2_tweedie_score, mean_tweedie_deviance, r2_score
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
@@ -120,11 +125,10 @@ def test_every_form_of_the_data(loss, monkeypatch, tmp_path):
         np.testing.assert_allclose(model.coef_, expected, rtol=1e-5, err_msg=name)
         predicted = model.predict(form, *given)
         np.testing.assert_allclose(predicted, model.predict(X, offset), rtol=1e-12, err_msg=name)
-    # Nothing is copied that has a number for each row.
-    monkeypatch.setattr(constants, "LONG_ROWS", 100)
+    # Rows on disk stay there, and sparse rows are not made dense.
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     model = model_of(loss, alpha=0.1, tol=1e-11).fit(form, y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected, rtol=1e-5)
-    monkeypatch.setattr(constants, "SMALL_DATA", 0)  # sparse rows are not made dense
     model = model_of(loss, alpha=0.1, tol=1e-11).fit(csr_array(X), y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected, rtol=1e-5)
 
@@ -273,19 +277,25 @@ def test_every_form_of_the_data_of_two_classes(monkeypatch, tmp_path):
         np.testing.assert_allclose(
             model.decision_function(form, given), expected.decision_function(X, offset), rtol=1e-5
         )
-    # Nothing is copied that has a number for each row.
-    monkeypatch.setattr(constants, "LONG_ROWS", 100)
+    # Rows on disk stay there, and sparse rows are not made dense.
+    monkeypatch.setattr(constants, "SMALL_DATA", 0)
     model = GLMClassifier(tol=1e-11).fit(form, y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
-    monkeypatch.setattr(constants, "SMALL_DATA", 0)  # sparse rows are not made dense
     model = GLMClassifier(tol=1e-11).fit(csr_array(X), y, weight, offset)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
+
+
+def table_of(y, share, offset, *, is_far=False):
+    """Return a table of rows whose features do not matter."""
+    X = np.zeros((len(y), 1))
+    rows = DiskRows([ArrayPart(X)]) if is_far else DenseRows(X)
+    return Table(rows, y, share, Workers(len(y)), offset)
 
 
 def test_offsets_of_one_class_against_the_best_constant_alone():
     _, y, offset, weight = labels()
     loss, share = Logistic(), weight / weight.sum()
-    best = best_intercept(loss, y, share, offset)
+    best = best_intercept(loss, table_of(y, share, offset))
     around = [share @ loss.value(best + offset + h, y) for h in (-1e-4, 0, 1e-4)]
     assert around[1] < min(around[0], around[2])
     assert abs(share @ loss.residual(best + offset, y)) < 1e-10
@@ -475,7 +485,7 @@ def test_a_part_of_the_rows_on_disk_has_its_offsets(monkeypatch, tmp_path, loss)
     for name, value in {
         "SMALL": 0,
         "LEAST_ROWS": 20,
-        "LONG_ROWS": 100,
+        "SMALL_DATA": 0,
     }.items():
         monkeypatch.setattr(constants, name, value)
     take(monkeypatch, "sampled-newton")
@@ -536,7 +546,7 @@ def test_the_best_intercept_beside_offsets(monkeypatch, loss, size, seed):
     offset = offset * (size if not loss.has_logarithm else min(size, 30))
     share = np.random.default_rng(seed).random(200)
     share /= share.sum()
-    best = best_intercept(loss, y, share, offset, seed % 2 == 1)
+    best = best_intercept(loss, table_of(y, share, offset, is_far=seed % 2 == 1))
     one = LongDouble.of(np.zeros((200, 1)), y, share, loss, (0, 0), True, offset)
     slope = share @ loss.residual(best + offset, y)
     if loss.has_scale:  # its slope is not smooth
@@ -568,7 +578,7 @@ def test_offsets_that_separate_are_not_coefficients_that_do():
 # --- Cross-validation --------------------------------------------------------------------------
 
 SEARCHES = {
-    "together": ({"cv": 3}, {"SMALL_HESSIAN": 1e4}, 1200),
+    "together": ({"cv": 3}, {}, 1200),
     "by itself": ({"cv": 3}, {}, 200),
 }
 

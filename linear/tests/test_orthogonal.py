@@ -13,6 +13,7 @@ from provenglm.model.tweedie import Gamma
 from provenglm.proof.certificate import Certificate, Model
 from provenglm.proof.orthogonal import LARGEST_RATIO
 from provenglm.rows.kinds import rows_of
+from provenglm.rows.table import Table
 from provenglm.workers import Workers
 from rational import Rational
 from scipy.sparse import csr_array
@@ -24,7 +25,8 @@ LOSSES = [Logistic(), Squared(), Huber(), Poisson(), Gamma()]
 def bound(X, y, share, loss: Loss, coef, bias, intercept: bool = True, l2: float = 0.0) -> float:
     dense = X.toarray() if hasattr(X, "toarray") else X
     center, scale = dense.mean(axis=0), dense.std(axis=0)
-    proof = Certificate(rows_of(X), y, share, loss, intercept, center, scale, Workers(10))
+    table = Table(rows_of(X), y, share, Workers(10))
+    proof = Certificate(table, loss, intercept, center, scale)
     with np.errstate(over="ignore", invalid="ignore"):
         point = proof.at(Model(coef, bias, l2))
         return np.inf if point is None else proof.by_rotation(point)

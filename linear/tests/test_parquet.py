@@ -66,7 +66,6 @@ def test_a_split(write):
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [3000, 0])
 def test_many_rows(write, monkeypatch, most):
-    monkeypatch.setattr(constants, "LONG_ROWS", 0)
     # With none a Hessian is no matrix.
     monkeypatch.setattr(constants, "MOST_WEIGHTS", most)
     monkeypatch.setattr(constants, "SMALL_DATA", 0)

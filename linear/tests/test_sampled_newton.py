@@ -24,7 +24,10 @@ from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import draw
 from provenglm.model.solution import Settings, StopReason
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.table import Table
 from provenglm.solve import Session, advanced, solve
+from provenglm.workers import Workers
 from scipy.sparse import csr_array
 from walking import walk
 
@@ -80,7 +83,7 @@ def case(loss, weights, size=100):
     draws = Draws()
     objective, null, sample = prepared(problem, size=size)
     sample.rare = None  # test_rare_features has those
-    rows, _ = draw(loss, problem.target, problem.shares(), size, draws)
+    rows, _ = draw(loss, problem.table(Workers(0)), size, draws)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
     dense = replace(dense, penalty=objective.penalty)
     # With weights the rows are drawn by them, and count alike.
@@ -181,7 +184,7 @@ def test_sample_with_rare_targets_estimates_the_whole(loss):
     numbers = rng.normal(size=n) + 3 * target
     exact, found, rare = share @ numbers, [], []
     for _ in range(200):
-        rows, of_sample = draw(loss, target, share, 400, rng)
+        rows, of_sample = draw(loss, table_of(target, share), 400, rng)
         assert of_sample.sum() == pytest.approx(1)
         found.append(of_sample @ numbers[rows])
         rare.append((target[rows] > 0).mean())
@@ -190,15 +193,20 @@ def test_sample_with_rare_targets_estimates_the_whole(loss):
     assert np.mean(rare) > 0.2
 
 
+def table_of(target, share):
+    return Table(DenseRows(np.zeros((len(target), 1))), target, share, Workers(0))
+
+
 def test_sample_without_weights_has_no_row_twice():
-    rows, share = draw(Squared(), np.zeros(100), np.full(100, 0.01), 60, np.random.default_rng(0))
+    table = table_of(np.zeros(100), np.full(100, 0.01))
+    rows, share = draw(Squared(), table, 60, np.random.default_rng(0))
     assert len(set(rows)) == 60
     np.testing.assert_allclose(share, 1 / 60)
 
 
 def test_sample_leaves_out_rows_of_no_weight():
     share = np.append(np.zeros(50), np.full(50, 0.02))
-    rows, _ = draw(Squared(), np.zeros(100), share, 60, np.random.default_rng(0))
+    rows, _ = draw(Squared(), table_of(np.zeros(100), share), 60, np.random.default_rng(0))
     assert rows.min() >= 50
 
 

@@ -173,7 +173,6 @@ def test_it_gives_up_where_the_effective_dimension_and_the_classes_ask_for_more_
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("loss", [Softmax(5), Logistic()], ids=["softmax", "logistic"])
 def test_arrives(monkeypatch, loss, weights, dtype):
-    monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     monkeypatch.setattr(constants, "MOST_WEIGHTS", 0)
     monkeypatch.setattr(constants, "LEAST_ROWS", 300)
     monkeypatch.setattr(constants, "ROWS_OF_A_DIMENSION", 0)
@@ -248,9 +247,9 @@ def test_where_float32_leads_no_lower_the_rows_themselves_go_on():
 
 def test_max_time_ends_the_way_to_a_start():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(6000, 40))
-    y = (3 * X[:, :8] + rng.gumbel(size=(6000, 8))).argmax(axis=1)
-    problem = Problem(X, y, Softmax(8), 1e-3 / 6000)
+    X = rng.normal(size=(9000, 40))
+    y = (3 * X[:, :8] + rng.gumbel(size=(9000, 8))).argmax(axis=1)
+    problem = Problem(X, y, Softmax(8), 1e-3 / 9000)
     settings = Settings(method="sampled-newton-cg")
     passes = [
         solve(problem, replace(settings, max_time=seconds)).history[0].passes

@@ -128,8 +128,6 @@ def test_nor_is_it_in_a_search(monkeypatch, search, kind):
     from provenglm import Chunks
 
     rows = 2000 if kind != "fold by fold" else 60
-    if kind != "fold by fold":
-        monkeypatch.setattr(constants, "SMALL_HESSIAN", 0)
     X, y = data_of("logistic" if search is GLMClassifierCV else "poisson", rows, 3)
     form = Chunks([X[:700], X[700:]]) if kind == "chunks" else X
     settings = {} if search is GLMClassifierCV else {"loss": "poisson"}

@@ -23,11 +23,12 @@ from provenglm.model.losses import Loss, explained_deviance
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
-from provenglm.rows.kinds import rows_of
 from provenglm.rows.large import joined
 from provenglm.rows.products import column_products
+from provenglm.rows.table import Block, Linear
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
+from provenglm.workers import Workers
 
 __all__ = ["GLMRegressorCV"]
 
@@ -240,15 +241,18 @@ def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
 
 def _greatest_slope(problem: Problem) -> float:
     """Return the largest absolute derivative of the mean loss if all coefficients are 0."""
-    loss, target, share = problem.loss, problem.target, problem.shares()
-    offset, best = problem.offset, np.zeros(())
+    table = problem.table(Workers(problem.features.size), precise=True)
+    best = np.zeros(())
     if problem.fit_intercept:
-        best = best_intercept(loss, target, share, offset)
-    scores = np.broadcast_to(best, target.shape) if offset is None else best + offset
-    residual = share * loss.residual(scores, target)
-    rows = rows_of(problem.features, np.dtype(np.float64))
-    slope = sum(column_products(rows.block(part), residual[part]) for part in rows.slices())
+        best = best_intercept(problem.loss, table)
+    p = problem.features.shape[1]
+    slope = table.sum(_slopes, problem.loss, at=Linear(np.zeros(p), best))
     return float(np.abs(slope).max())
+
+
+def _slopes(block: Block, loss: Loss) -> NumPyArray:
+    residual = block.share * loss.residual(block.scores, block.exact_target)
+    return column_products(block.features, residual)
 
 
 def _r2(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:

@@ -213,7 +213,7 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
     least, most = int(labels.min()), int(labels.max())
     if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
         return Labels(*np.unique(labels, return_inverse=True))
-    if on_disk(features) and len(labels) > constants.LONG_ROWS:
+    if on_disk(features):
         return Labels(*large.counted(labels, least, most))
     places = labels.astype(np.int64) - least
     present = np.bincount(places) > 0

@@ -42,14 +42,14 @@ from provenglm.methods.descent_columns import (
 )
 from provenglm.methods.factor import Factor
 from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
-from provenglm.methods.matrix_descent import descend_matrix
+from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.methods.softmax_descent import SoftmaxSteps
-from provenglm.model.budget import columns_of_a_copy
-from provenglm.model.losses import SecondDerivative
-from provenglm.model.objective import Objective, Snapshot, of_rows
+from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
+from provenglm.model.objective import Objective, Scaling, Snapshot, of_rows
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
-from provenglm.rows.gram import gram
+from provenglm.rows.gram import ClassWeights, Weights, gram, gram_of_block
+from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _LEFT_OF_AN_EXACT_STEP = 1e-28
@@ -104,7 +104,7 @@ class CoordinateDescent(Method):
     def __init__(
         self, objective: Objective, last: Method | None = None, sample: Sample | None = None
     ) -> None:
-        super().__init__(replace(objective, rows=objective.rows.precise()))
+        super().__init__(objective.precise())
         self._sample = sample
         self._products = KeptProducts()
         if isinstance(last, CoordinateDescent):
@@ -127,7 +127,11 @@ class CoordinateDescent(Method):
         self._curvature: NumPyArray = np.zeros(0)
         self._has_learned = False
         self._last = np.inf
-        self._softmax = SoftmaxSteps(self.objective)
+        # Of far rows the classes' Hessian is a sample's, if all rows' has too many entries.
+        self._softmax_rows = self.objective
+        if self.objective.table.is_far and sample is not None:
+            self._softmax_rows = objective_of(sample, self.objective)
+        self._softmax = SoftmaxSteps(self._softmax_rows)
 
     def levels(self) -> Iterator[tuple[Method, float]]:
         if self._sample is None or not len(self._sample.target):
@@ -175,6 +179,9 @@ class CoordinateDescent(Method):
         if not np.array_equal(chosen, self._chosen):
             self._chosen, self._hessian = chosen, None
         if self._has_matrix_of_classes(len(chosen)):
+            if self.objective.table.is_far:
+                there = self._softmax_rows.snapshot(snapshot.theta)
+                snapshot = replace(there, gradient=snapshot.gradient)
             return Least(*self._softmax.step(snapshot, chosen, self._curvature_shift, self._last))
         if self._keeps_columns():
             return self._by_columns(snapshot)
@@ -188,6 +195,8 @@ class CoordinateDescent(Method):
         return found
 
     def _keeps_columns(self) -> bool:
+        if self.objective.table.is_far:
+            return False
         is_of_classes = self.objective.loss.outputs > 1
         is_sparse = self.objective.rows.is_sparse
         return is_sparse or is_of_classes or len(self._chosen) + 1 > constants.MOST_WEIGHTS
@@ -196,6 +205,8 @@ class CoordinateDescent(Method):
         """Whether a step uses a matrix for each class."""
         outputs = self.objective.loss.outputs
         if self.objective.rows.is_sparse or outputs == 1:
+            return False
+        if self.objective.table.is_far and outputs * (features + 1) <= constants.MOST_WEIGHTS:
             return False
         return SoftmaxSteps.has_room(features, outputs)
 
@@ -206,9 +217,10 @@ class CoordinateDescent(Method):
         )
 
     def _measure(self, snapshot: Snapshot) -> None:
-        curvature = self._second_derivative(snapshot)
-        self._curvature, self._has_learned = curvature.diagonal, False
-        self._hessian = self._hessian_over(curvature)
+        self._has_learned = False
+        if not self.objective.table.is_far:
+            self._curvature = self._second_derivative(snapshot).diagonal
+        self._hessian = self._hessian_over(snapshot)
 
     def _keeps_products(self, chosen: NumPyArray) -> bool:
         """Whether columns and products are computed once, when the set of features changes."""
@@ -223,7 +235,7 @@ class CoordinateDescent(Method):
     def _has_columns(self) -> bool:
         """Whether the Hessian is constant and columns may be copied."""
         objective = self.objective
-        is_in_memory = not objective.rows.is_sparse and objective.room is None
+        is_in_memory = not (objective.rows.is_sparse or objective.table.is_far)
         return objective.loss.is_quadratic and is_in_memory
 
     def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Least:
@@ -269,7 +281,9 @@ class CoordinateDescent(Method):
         return Least(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
-        """Whether the curvature differs from that of the matrix."""
+        """Whether the curvature differs from that of the matrix; far rows are not asked."""
+        if self.objective.table.is_far:
+            return True
         share, curvature = self.objective.share, self._second_derivative(snapshot).diagonal
         change = float((share @ np.abs(curvature - self._curvature)).sum())
         return change > constants.CHANGED * float((share @ self._curvature).sum())
@@ -277,14 +291,16 @@ class CoordinateDescent(Method):
     def _by_matrix(self, snapshot: Snapshot) -> Least:
         assert self._hessian is not None
         kept = np.append(self._chosen, len(self._l1) - 1)
-        theta, gradient, l1 = snapshot.theta[kept], snapshot.gradient[kept], self._l1[kept]
-        change = least(self._hessian, theta, gradient, l1, is_exact=not self._grew)
+        theta, gradient = snapshot.theta[kept].ravel(), snapshot.gradient[kept].ravel()
+        outputs = self.objective.loss.outputs
+        l1 = np.repeat(self._l1[kept], outputs)
+        change = least(self._hessian, theta, gradient, l1, outputs, is_exact=not self._grew)
         slope = float(gradient @ change)
         new = theta + change
         slope += float(l1 @ (np.abs(new) - np.abs(theta)))
         square = float(change @ (self._hessian @ change))
         to = np.zeros_like(snapshot.theta)
-        to[kept] = new
+        to[kept] = new.reshape(to[kept].shape)
         return Least(to, max(0.0, -slope - 0.5 * square), -slope)
 
     def _correct(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
@@ -293,7 +309,7 @@ class CoordinateDescent(Method):
         if self.objective.loss.is_quadratic:
             return
         kept = np.append(self._chosen, len(self._l1) - 1)
-        change, of_gradient = change[kept], of_gradient[kept]
+        change, of_gradient = change[kept].ravel(), of_gradient[kept].ravel()
         product = float(change @ of_gradient)
         image = self._hessian @ change
         expected = float(change @ image)
@@ -331,17 +347,29 @@ class CoordinateDescent(Method):
             to[-1] += shift + columns.center @ (t - before)
         return Least(to, max(0.0, fall), -slope)
 
-    def _hessian_over(self, curvature: SecondDerivative) -> NumPyArray:
+    def _hessian_over(self, snapshot: Snapshot) -> NumPyArray:
         """Return the Hessian over the set and the intercept, for a flattened theta."""
         objective, chosen, known = self.objective, self._chosen, self._products.hessian_of
         if known is None or not np.array_equal(known[0], chosen):
-            known = chosen, _of_losses(objective, chosen, curvature)
+            if objective.table.is_far:
+                known = chosen, self._far_hessian(snapshot)
+            else:
+                known = chosen, _of_losses(objective, chosen, self._second_derivative(snapshot))
             if objective.loss.is_quadratic:
                 self._products.hessian_of = known
         hessian = known[1].copy()
         penalty = objective.penalty[np.append(chosen, len(objective.penalty) - 1)]
-        hessian.ravel()[:: len(hessian) + 1] += penalty
+        hessian.ravel()[:: len(hessian) + 1] += np.repeat(penalty, objective.loss.outputs)
         return hessian
+
+    def _far_hessian(self, snapshot: Snapshot) -> NumPyArray:
+        """Return the Hessian of the losses over the set, by one pass over far rows."""
+        objective, chosen = self.objective, self._chosen
+        scaling = Scaling(objective.scaling.center[chosen], objective.scaling.inverse[chosen])
+        given = objective.loss, scaling, chosen, objective.intercept, self._curvature_shift
+        objective.reads.rows += objective.n
+        model = objective.model(snapshot.theta)
+        return np.asarray(objective.table.sum(hessian_of_set, *given, at=model))
 
     # The set.
 
@@ -351,7 +379,7 @@ class CoordinateDescent(Method):
         Raises
         ------
         ValueError
-            If a copy of these features of rows on disk does not fit into memory.
+            If rows are on disk, and a matrix of these features is too large.
         """
         objective = self.objective
         used = objective.scaling.inverse > 0
@@ -372,10 +400,9 @@ class CoordinateDescent(Method):
         has_tried = len(self._products.features) > 0
         if are_few and has_tried and len(others) > width / 2:
             return np.flatnonzero(used)
-        left = columns_of_a_copy(objective.room, objective.n, outputs) - 1
-        left = max(left, constants.MOST_WEIGHTS // outputs - 1) - count
+        left = self._most_features() - count
         if left < min(1, len(others)):
-            raise ValueError(_no_room(objective, count))
+            raise ValueError(_too_many(objective, count))
         least = constants.FEW_JOINING if are_few else constants.LEAST_JOINING
         many = int(min(max(least, count), left, len(others)))
         self._grew = not are_few and (many < len(others) or many > 0.1 * count)
@@ -389,23 +416,48 @@ class CoordinateDescent(Method):
             others = others[np.argpartition(-excess[others], many)[:many]]
         return np.union1d(np.flatnonzero(there), others)
 
+    def _most_features(self) -> float:
+        """Return how many features a step may use: of far rows only those that fit a matrix."""
+        if not self.objective.table.is_far:
+            return np.inf
+        return SoftmaxSteps.most_features(self.objective.loss.outputs)
+
     def _tries_some(self, width: int) -> bool:
-        """Whether the Hessian of all features is so expensive that a few are tried first."""
-        objective = self.objective
-        work = float(objective.n) * width * width
-        is_expensive = width > constants.LEAST_JOINING and work > constants.SMALL_HESSIAN
-        return is_expensive and self._has_columns() and self._products.hessian_of is None
+        """Whether a few features are tried before the Hessian of all of them is computed."""
+        are_many = width > constants.LEAST_JOINING
+        return are_many and self._has_columns() and self._products.hessian_of is None
 
 
-def _no_room(objective: Objective, count: int) -> str:
-    """Return the error message for rows on disk if the features that matter do not fit."""
-    assert objective.room is not None
+def _too_many(objective: Objective, count: int) -> str:
+    """Return the error message if too many features of rows on disk have coefficients."""
     n, p = objective.rows.shape
     return (
-        f"{count:,} of {p:,} features have coefficients so far, and for a copy of them and others "
-        f"in float64, of {8 * n / 1e6:,.1f} MB each, the limit on memory leaves "
-        f"{objective.room / 1e6:,.1f} MB: give Chunks a higher memory_limit, or more penalty"
+        f"{count:,} of {p:,} features have coefficients so far, and an L1 fit on {n:,} rows on "
+        "disk has a matrix of their products: give a stronger penalty, or an array in memory"
     )
+
+
+def hessian_of_set(
+    block: Block,
+    loss: Loss,
+    scaling: Scaling,
+    chosen: NumPyArray,
+    intercept: bool,
+    curvature_shift: float,
+) -> NumPyArray:
+    """Return the Hessian of the losses over some features and the intercept, theta raveled."""
+    raw: Any = block.raw
+    features = (raw[:, chosen] - scaling.center) * scaling.inverse
+    curvature = loss.second_derivative(block.scores, block.target, curvature_shift)
+    weights: Weights
+    if isinstance(curvature, SecondDerivativeOfClasses):
+        weights = ClassWeights(curvature.probability, block.share)
+    else:
+        weights = block.share * curvature.diagonal
+    found = gram_of_block(features, weights, ones=True)
+    if not intercept:
+        found[-loss.outputs :] = found[:, -loss.outputs :] = 0
+    return found
 
 
 def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
@@ -467,16 +519,21 @@ def minimise(
     factor : Factor, optional
         A factor of the Hessian from an earlier call.
     """
-    t, gradient, most, is_solved = start.copy(), gradient.copy(), 0.0, False
+    t, gradient, most, unchanged = start.copy(), gradient.copy(), 0.0, 0
+    has_turned, is_regular = True, False
     left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
-    # A system whose factor is kept is cheap: solve one after the other while signs change.
-    in_turn = 1 if factor is None else constants.ROUND
     factor = factor or Factor()
+    # A sweep moves two nearly equal columns too far, one up and one down, and a system sets them
+    # back: systems follow each other until none changes a sign, and the next sweep adds to these.
     for _ in range(constants.MOST_STEPS):
-        most, is_least = _sweeps(hessian, gradient, t, l1, left, most, is_solved)
-        if is_least or not is_exact:
+        fell, has_changed = sweep_matrix(hessian, gradient, t, l1)
+        most = max(most, fell)
+        unchanged = 0 if has_changed or has_turned else unchanged + 1
+        # A singular system leads only a part of the way each time.
+        is_steady = unchanged == constants.ROUND or (is_regular and unchanged > 0)
+        if fell <= left * most or is_steady:
             break
-        for _ in range(in_turn):
+        for _ in range(constants.MOST_STEPS if is_exact else 1):
             step, image, has_turned, is_regular = _to_the_system(
                 hessian[: len(t), : len(t)], gradient, t, l1, factor
             )
@@ -484,29 +541,7 @@ def minimise(
             t += step
             if not has_turned:
                 break
-        is_solved = is_regular and not has_turned
     return t
-
-
-def _sweeps(
-    hessian: NumPyArray,
-    gradient: NumPyArray,
-    t: NumPyArray,
-    l1: NumPyArray,
-    left: float,
-    most: float,
-    is_solved: bool,
-) -> tuple[float, bool]:
-    """Run `descend_matrix`, without Numba if there are few coordinates."""
-    often = constants.MOST_STEPS, constants.ROUND, left, most, is_solved
-    if len(t) > constants.FEW_COORDINATES:
-        found: tuple[float, bool] = kernels().descend_matrix(hessian, gradient, t, l1, *often)
-        return found
-    few = slice(len(t))
-    lists: list[Any] = [each.tolist() for each in (hessian[few, few], gradient, t, l1)]
-    found = descend_matrix(lists[0], lists[1], lists[2], lists[3], *often)
-    gradient[:], t[:] = lists[1], lists[2]
-    return found
 
 
 def _to_the_system(

@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array
 
 from provenglm import compiled, constants
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Scaling, Snapshot, Sums, residuals
+from provenglm.model.objective import Objective, Scaling, Snapshot, Sums
+from provenglm.rows.table import Kept
 from provenglm.types import NumPyArray
 
 _SURE = 1 - 1e-9
@@ -107,7 +107,7 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     if (inverse != 1).any():
         data = data * np.repeat(inverse, count)
     mean = (sums[kept, 0] - center * share.sum()) * inverse
-    of_target = (sums[kept, 1] - center * objective.mean_target()) * inverse
+    of_target = (sums[kept, 1] - center * float(objective.mean_target())) * inverse
     with_last = np.append(kept, p)
     small = replace(
         objective,
@@ -188,7 +188,7 @@ class ByColumns(Objective):
         value += 0.5 * float(penalty @ weights)
         if self.l1 is not None:
             value += float(self.l1[there] @ np.abs(weights))
-        return Snapshot(theta, value, gradient, scores, known, residual)
+        return Snapshot(theta, value, gradient, Kept(scores, residual), known)
 
     def _products(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of all columns with `numbers`, (p + 1,); the last entry is unset."""
@@ -227,7 +227,8 @@ class ScalarQuadratic:
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         curvature = loss.second_derivative(snapshot.scores, target, curvature_shift)
         self._weight = curvature.diagonal * share
-        self._rest = residuals(objective, snapshot) * share
+        self._rest = loss.residual(snapshot.scores.astype(np.float64), target)
+        self._rest *= share
         arrays, places, _ = columns
         measured = kernels().measure(*arrays, places, self._rest, self._weight)
         self._of_loss, mean, square = measured
@@ -241,10 +242,6 @@ class ScalarQuadratic:
             mean = np.zeros_like(mean)
         self._mean, self._square = mean, np.maximum(square + l2, _TINY)
         self._t, self._own = merge_duplicates(columns, before, l1, l2, *measured[1:])
-        # Weighted products of some of the columns with each other, once they are computed.
-        self._of_gram: NumPyArray = np.zeros(0, np.intp)
-        self._gram: csr_array | None = None
-        self._products = 0
         # The weights times the change of the scores, without the intercept's part.
         self._moved = np.zeros(len(share))
 
@@ -295,51 +292,7 @@ class ScalarQuadratic:
         """Return the product of the Hessian with a step over the free columns, as a function."""
         arrays, places, _ = self._columns
         fixed = *arrays, places[free], self._l2[free], self._total, self._weight
-        by_columns = partial(kernels().product, *fixed)
-        if self._l2.any():
-            return by_columns
-        chosen: Callable[[NumPyArray], NumPyArray] | None = None
-
-        def times(step: NumPyArray) -> NumPyArray:
-            nonlocal chosen
-            self._products += 1
-            if chosen is None and self._products > constants.PRODUCTS_BEFORE_PAIRS:
-                chosen = self._by_gram(free) if self._has_gram(free) else by_columns
-            return by_columns(step) if chosen is None else chosen(step)
-
-        return times
-
-    def _by_gram(self, free: NumPyArray) -> Callable[[NumPyArray], NumPyArray]:
-        assert self._gram is not None
-        part, mean, total = self._gram, self._mean[free], self._total
-        if len(free) < len(self._of_gram):
-            where = np.searchsorted(self._of_gram, free)
-            part = part[where][:, where]
-        return lambda step: part @ step - mean * (float(mean @ step) / total)
-
-    def _has_gram(self, free: NumPyArray) -> bool:
-        """Whether the products of the columns with each other exist or will soon be computed."""
-        wanted = np.union1d(self._of_gram, free)
-        if len(wanted) == len(self._of_gram):
-            return self._gram is not None
-        (data, indices, indptr), places, _ = self._columns
-        begins, ends = indptr[places[wanted]], indptr[places[wanted] + np.uint64(1)]
-        sizes = (ends - begins).astype(np.intp)
-        lasts = np.cumsum(sizes)
-        self._of_gram, self._gram = wanted, None
-        # This is at least the cost if all rows had the same length: dense columns are not counted.
-        if lasts[-1] > constants.PAIRS_OF_A_NUMBER * len(self._weight):
-            return False
-        at = np.arange(lasts[-1]) + np.repeat(begins.astype(np.intp) - lasts + sizes, sizes)
-        rows = indices[at].astype(np.int32)
-        in_a_row = np.bincount(rows, minlength=len(self._weight))
-        if float(in_a_row @ in_a_row) > constants.PAIRS_OF_A_NUMBER * len(rows):
-            return False
-        numbers = data[at] * np.sqrt(self._weight)[rows]
-        shape = len(self._weight), len(wanted)
-        columns = csc_array((numbers, rows, np.append(0, lasts)), shape=shape)
-        self._gram = csr_array(columns.T.tocsr() @ columns.tocsr())
-        return True
+        return partial(kernels().product, *fixed)
 
     def _to_the_system(self) -> None:
         """Step towards the solution for the present signs, by conjugate gradients."""

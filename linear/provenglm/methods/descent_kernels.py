@@ -1,6 +1,6 @@
-r"""Compiled coordinate descent on a Hessian that is a matrix, and on columns of rows.
+r"""Compiled coordinate descent on columns of rows.
 
-Both minimise a quadratic model with an L1 penalty,
+It minimises a quadratic model with an L1 penalty,
 
 .. math:: q(t) = g^T (t - t_0) + \frac12 (t - t_0)^T H (t - t_0) + \sum_j \mu_j |t_j|.
 
@@ -12,14 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from provenglm.compiled import njit
-from provenglm.methods import matrix_descent
 from provenglm.types import NumPyArray
 
 _DUPLICATE = 1e-13
 """Relative difference that rounding may cause between the scales of equal columns."""
-
-
-descend_matrix = njit(nogil=True)(matrix_descent.descend_matrix)
 
 
 @njit(nogil=True)

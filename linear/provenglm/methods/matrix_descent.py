@@ -1,7 +1,4 @@
-"""Coordinate descent on a Hessian that is a matrix: compiled only if the matrix is large.
-
-Loading Numba takes a second, and compiling takes longer.
-"""
+"""Coordinate descent on a Hessian that is a matrix."""
 
 from __future__ import annotations
 
@@ -9,69 +6,44 @@ import numpy as np
 
 from provenglm.types import NumPyArray
 
-_TIE = 1e-13
-"""A gradient that exceeds the penalty by less than this part is rounding, such as that of an equal
-column."""
+_ROUNDING = 1e-13
+"""A gradient that differs from the penalty by less than this part is rounding, such as that of an
+equal column."""
 
 
-def descend_matrix(
-    hessian: NumPyArray,
-    gradient: NumPyArray,
-    t: NumPyArray,
-    l1: NumPyArray,
-    sweeps: int,
-    steady: int,
-    left: float,
-    most: float,
-    is_solved: bool,
+def sweep_matrix(
+    hessian: NumPyArray, gradient: NumPyArray, t: NumPyArray, l1: NumPyArray
 ) -> tuple[float, bool]:
-    """Minimise along the coordinates in turn; update `gradient` and `t` in place.
+    r"""Minimise along the coordinates in turn; update `gradient` and `t` in place.
 
-    All arrays may be lists, which are fast in pure Python.
+    The quadratic model is that of `descent_kernels`. A sweep visits the coordinates that are not at
+    their minimum when it begins: after the first sweeps these are few, and loading a compiled loop
+    takes a second.
 
     Parameters
     ----------
-    sweeps : int
-        The largest number of sweeps.
-    steady : int
-        Stop after this number of sweeps without a change of sign.
-    left : float
-        Stop after a sweep that lowers q by less than this part of the best sweep's decrease.
-    most : float
-        The best sweep's decrease so far.
-    is_solved : bool
-        Whether `t` is the minimum for its signs: if the first sweep changes none, it is the
-        minimum.
+    hessian : numpy.ndarray
+        The Hessian. It may have more rows than `t`; the first ones are used.
 
     Returns
     -------
-    most : float
-    is_least : bool
-        Whether `t` is the minimum, so that no decrease is left.
+    fell : float
+        The decrease of the model, at least.
+    has_changed : bool
+        Whether a sign has changed.
     """
-    unchanged = 0
-    for sweep in range(sweeps):
-        fell, changed = 0.0, False
-        for j in range(np.uint64(len(t))):
-            row = hessian[j]
-            square = row[j]
-            if not square > 0:
-                continue
-            wanted = t[j] * square - gradient[j]
-            size = max(abs(wanted) - l1[j], 0.0) / square
-            new = size if wanted > 0 else -size
-            step = new - t[j]
-            if step == 0 or (t[j] == 0 and size * square <= _TIE * l1[j]):
-                continue
-            changed |= (new > 0) != (t[j] > 0) or (new < 0) != (t[j] < 0)
-            fell += 0.5 * square * step * step
-            t[j] = new
-            for k in range(np.uint64(len(t))):
-                gradient[k] += step * row[k]
-        most = max(most, fell)
-        unchanged = 0 if changed else unchanged + 1
-        if fell <= left * most or (is_solved and sweep == 0 and not changed):
-            return most, True
-        if unchanged == steady:
-            break
-    return most, False
+    square, before, fell = hessian.diagonal()[: len(t)], np.sign(t), 0.0
+    wanted = t * square - gradient
+    best = np.copysign(np.maximum(np.abs(wanted) - l1, 0.0), wanted)
+    moves = (np.abs(best - t * square) > _ROUNDING * l1) | ((best == 0) & (t != 0))
+    for j in np.flatnonzero(moves & (square > 0)).tolist():
+        old, curvature, penalty = float(t[j]), float(square[j]), float(l1[j])
+        along = old * curvature - float(gradient[j])
+        size = max(abs(along) - penalty, 0.0)
+        if old == 0 and size <= _ROUNDING * penalty:
+            continue
+        step = (size if along > 0 else -size) / curvature - old
+        fell += 0.5 * curvature * step * step
+        t[j] = old + step
+        gradient += step * hessian[j, : len(t)]
+    return fell, not np.array_equal(np.sign(t), before)

@@ -18,6 +18,10 @@ from provenglm.model.shifts import centre_unpenalised
 from provenglm.model.triangle import Basis, TriangleMetric, triangle, weighted_rows
 from provenglm.types import NumPyArray
 
+_PENALTY_OF_A_GAP = 1e-4
+"""With a penalty that is a smaller part of the curvature, the duality gap is not expected to end a
+run. The moments that it needs then cost more than they save."""
+
 
 class Newton(Method):
     """Steps along the full gradient, in the metric of a Hessian over all weights.
@@ -56,7 +60,9 @@ class Newton(Method):
             step, decrement = self._step(point)
         self._last = decrement
         # The scores along a step cost nothing next to a Hessian of all rows.
-        along = -(self._sample.rows @ step) if self._has_all else None
+        along = None
+        if self._has_all and not self.objective.table.is_far:
+            along = -(self._sample.rows @ step)
         return Step(-step, decrement, 2 * decrement, along)
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
@@ -77,7 +83,9 @@ class Newton(Method):
 
     def _scores_at(self, point: Snapshot) -> NumPyArray:
         """Return the scores of the sample's rows."""
-        return point.scores if self._has_all else self._sample.scores(point.theta)
+        if self._has_all and point.kept is not None:
+            return point.scores
+        return self._sample.scores(point.theta)
 
     def _measure(self, point: Snapshot, scores: NumPyArray) -> None:
         """Compute and factor the Hessian."""
@@ -96,6 +104,8 @@ class Newton(Method):
         metric = CholeskyMetric(hessian, self._has_all, self._kept)
         if not metric.is_rough or not isinstance(self._sample.rows, np.ndarray):
             return metric
+        if self.objective.table.is_far:
+            return metric  # the triangle needs all rows twice
         if self._basis is None:
             rows = self._sample.rows * np.sqrt(self._sample.share)[:, None]
             penalty = np.diag(np.sqrt(self.objective.penalty))
@@ -162,4 +172,4 @@ class Newton(Method):
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]
         curvature = sample.loss.curvature(sample.scores(theta), sample.target)
         mean = float((sample.share @ curvature).mean())
-        return bool(penalty.min(initial=np.inf) > constants.PENALTY_OF_A_GAP * mean)
+        return bool(penalty.min(initial=np.inf) > _PENALTY_OF_A_GAP * mean)

@@ -19,7 +19,6 @@ directions, so that the run ends by proof.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,12 @@ _CENTRED = 1e-3
 """Float32 is precise enough if centring leaves at least this part of a column's sum of squares: a
 smaller rest would be rounding."""
 
+_CHANGED = 0.2
+"""The common matrix of the classes is made again if this part of the curvature has changed."""
+
+_LEAST_FORCING = 0.02
+"""Conjugate gradients leave at least this part of the gradient, also if it falls fast."""
+
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -70,7 +75,7 @@ class NewtonCG(Method):
     def __init__(
         self, objective: Objective, is_precise: bool, has_room: bool, sample: Sample | None = None
     ) -> None:
-        super().__init__(replace(objective, rows=objective.rows.precise()))
+        super().__init__(objective.precise())
         self.is_single = not (is_precise or _needs_float64(objective))
         self._has_room = has_room
         self._rows: _Rows | None = None
@@ -223,7 +228,7 @@ class _Common:
         least = float(np.finfo(np.float32).eps) * of_class.mean()
         longer = np.sqrt(of_class.mean() / np.maximum(of_class, max(least, _TINY)))
         change = float(np.abs(weight - self._weight).sum())
-        if change > 4 * constants.CHANGED * float(self._weight.sum()):
+        if change > _CHANGED * float(self._weight.sum()):
             hessian = sample.gram(weight)
             hessian.ravel()[:: len(hessian) + 1] += sample.penalty + weight.sum() * sample.unseen()
             self._weight, self._inverse = weight, inverse(hessian)[:-1, :-1]
@@ -369,7 +374,7 @@ class _Hessian:
         forcing = 0.0
         if not self._objective.loss.is_quadratic:
             left = constants.MOST_FORCING * size / max(last, _TINY)
-            forcing = float(np.clip(left, constants.LEAST_FORCING, constants.MOST_FORCING))
+            forcing = float(np.clip(left, _LEAST_FORCING, constants.MOST_FORCING))
         tol, gained = constants.MOST_FORCING * target.tol, target.gained
         best: NumPyArray
         along: NumPyArray

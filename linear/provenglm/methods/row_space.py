@@ -42,8 +42,7 @@ class RowSpaceNewton(Newton):
         width = rows.shape[1]
         penalty = np.append(np.ones(width), objective.penalty[-1])
         turned = replace(
-            objective,
-            rows=DenseRows(rows),
+            objective.on(rows=DenseRows(rows)),
             scaling=Scaling(np.zeros(width), np.ones(width)),
             penalty=penalty,
             # Sums over these rows differ from those of the features, so none is kept.

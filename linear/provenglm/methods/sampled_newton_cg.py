@@ -9,7 +9,6 @@ correct the sampling error of earlier ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -155,7 +154,7 @@ class SampledNewtonCG(Method):
 
     def in_float64(self) -> None:
         self.is_single = False
-        self.objective = replace(self._given, rows=self._given.rows.precise())
+        self.objective = self._given.precise()
 
 
 class SampleHessian:

@@ -12,8 +12,6 @@ loop evaluates a point in float64 when the gradient indicates that its gap is sm
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import scipy.linalg
 
@@ -51,7 +49,7 @@ class SubspaceNewton(Method):
     is_cheap = keeps_scores = True
 
     def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
-        self._precise = replace(objective, rows=objective.rows.precise())
+        self._precise = objective.precise()
         super().__init__(self._precise if is_precise else in_float32(objective))
         self.is_single = self.objective.rows.dtype == np.float32
         self._rng = rng
@@ -94,8 +92,9 @@ class _Span:
         self._objective = objective
         n, p = objective.rows.shape
         self._first = int(objective.intercept)
-        # This number is so small that a system costs less than a pass.
-        size = self._first + min(constants.MOST_STEPS, 2 * int(np.sqrt(p)))
+        # So few that a system costs less than a pass, and that there is memory for them.
+        room = constants.MEMORY // (8 * (n + p))
+        size = self._first + max(1, min(2 * int(np.sqrt(p)), room))
         self._steps = np.zeros((size, p + 1))
         self._scores = np.zeros((size, n))
         self._steps[: self._first, -1] = self._scores[: self._first] = 1.0
@@ -207,7 +206,7 @@ class _Preconditioner:
         self._size = min(n, constants.FEW_ROWS_OF_A_FEATURE * p)
         # Products of the features with each other, and the factor of a matrix of them.
         self._cost = (self._size + p / 1.5) * p * (constants.PRODUCT / constants.NUMBER) / n
-        self._has_factor = n >= p and 16 * p * p <= constants.COPY_BYTES
+        self._has_factor = n >= p  # then the matrix is no larger than the rows
         self._due = objective.passes + self._cost
         self._factor: tuple[NumPyArray, bool] | None = None
         self._diagonal = np.ones(p)
@@ -253,9 +252,7 @@ class _Preconditioner:
     def _of_some_rows(self, curvature: NumPyArray) -> tuple[NumPyArray, bool] | None:
         """Return the factor of the Hessian of drawn rows."""
         objective = self._objective
-        drawn, share = draw(
-            objective.loss, objective.target, objective.share, self._size, self._rng
-        )
+        drawn, share = draw(objective.loss, objective.table, self._size, self._rng)
         order = np.argsort(drawn)
         drawn, share = drawn[order], share[order]
         weight = curvature[drawn] * share

@@ -12,9 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from provenglm import constants
-from provenglm.model.objective import Objective
+from provenglm.model.losses import Loss
+from provenglm.model.null_model import group_shares
+from provenglm.model.objective import Objective, Scaling
+from provenglm.rows.base import Features
 from provenglm.rows.disk import DiskRows
 from provenglm.rows.gram import gram_of_block
+from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 
 
@@ -23,6 +27,7 @@ class _Sums(NamedTuple):
 
     share: float
     gradient: NumPyArray
+    share_of_hessian: float
     hessian: NumPyArray | None
     curvature: float
 
@@ -32,7 +37,7 @@ class Thinned:
     """Every eighth block of an objective with one output."""
 
     objective: Objective
-    rows: DiskRows
+    table: Table
 
     @classmethod
     def of(cls, objective: Objective, sample: int) -> Thinned | None:
@@ -42,81 +47,82 @@ class Thinned:
             return None
         if not is_worth_while(rows, sample):
             return None
-        return cls(objective, rows.thinned(constants.EVERY_BLOCK))
+        return cls(objective, objective.own.thinned(constants.EVERY_BLOCK))
 
     def hessian(self, theta: NumPyArray) -> NumPyArray:
         """Return the Hessian at `theta`, in its coordinates, with the penalty."""
-        return self._derivatives(theta, self.rows.slices()[:: constants.GROWTH], 1)[1]
+        few = self.objective.own.thinned(constants.EVERY_BLOCK * constants.GROWTH)
+        return self._derivatives(theta, few, 1)[1]
 
     def derivatives(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return gradient and Hessian at `theta`."""
-        return self._derivatives(theta, self.rows.slices(), constants.GROWTH)
+        return self._derivatives(theta, self.table, constants.GROWTH)
 
     def _derivatives(
-        self, theta: NumPyArray, slices: list[slice], of_these: int
+        self, theta: NumPyArray, table: Table, of_these: int
     ) -> tuple[NumPyArray, NumPyArray]:
-        objective, scaling = self.objective, self.objective.scaling
-        dtype = self.rows.dtype
-        weights, bias = scaling.to_user(theta)
-        center = np.zeros_like(scaling.center) if objective.centered else scaling.center
-        weights, center = weights.astype(dtype), center.astype(dtype)
-        bias = theta[-1] if objective.centered else bias
-
-        factor = self._factor(slices)
-
-        def of_block(item: tuple[int, slice]) -> _Sums:
-            k, part = item
-            block = self.rows.block(part)
-            if objective.centered:
-                block = block - scaling.center
-            scores = block @ weights + objective.beside(bias, part, dtype)
-            target = objective.targets(part, dtype)
-            share = np.ascontiguousarray(objective.share[part])
-            if factor is not None:
-                share = share * factor[objective.target[part]]
-            residual = objective.loss.residual(scores, target) * share
-            curvature = objective.loss.weight_in_hessian(scores, target) * share
-            block = block - center
-            slope = np.append((residual.astype(dtype) @ block).astype(np.float64), residual.sum())
-            if k % of_these:
-                return _Sums(float(share.sum()), slope, None, 0.0)
-            products = gram_of_block(block, curvature * objective.n, ones=True)
-            hessian = products.astype(np.float64) / objective.n
-            return _Sums(float(share.sum()), slope, hessian, float(curvature.sum()))
-
-        gradient, hessian = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
-        share = curvature = of_hessian = 0.0
-        for sums in objective.workers.map(of_block, list(enumerate(slices)), together=1):
-            gradient += sums.gradient
-            share += sums.share
-            if sums.hessian is not None:
-                hessian += sums.hessian
-                of_hessian += sums.share
-                curvature += sums.curvature
-        objective.reads.rows += sum(part.stop - part.start for part in slices)
+        """Return gradient and Hessian; of `of_these` blocks one is used for the latter."""
+        objective = self.objective
+        scaling, loss = objective.scaling, objective.loss
+        # Centring costs a copy, and keeps the digits of the products.
+        here = Scaling(scaling.center.astype(table.rows.dtype), scaling.inverse)
+        given = loss, here, objective.centered, self._factor(table), of_these
+        sums: _Sums = table.sum(derivatives, *given, at=objective.model(theta))
+        objective.reads.rows += sum(table.sizes)
         scale = np.append(scaling.inverse, float(objective.intercept))
-        gradient *= scale / share
-        hessian *= np.outer(scale, scale) / of_hessian
+        gradient = sums.gradient * scale / sums.share
+        assert sums.hessian is not None
+        hessian = sums.hessian * np.outer(scale, scale) / sums.share_of_hessian
         rare = np.zeros(len(theta)) if objective.rare is None else np.append(objective.rare, 0.0)
         # The same is done for a sample: see `Sample.hessian`.
-        hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature / of_hessian * rare
+        curvature = sums.curvature / sums.share_of_hessian
+        hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature * rare
         return gradient + objective.penalty * theta, hessian
 
-    def _factor(self, slices: list[slice]) -> NumPyArray | None:
+    def _factor(self, table: Table) -> NumPyArray | None:
         """Return the factors that give the classes' shares the values that they have in all rows.
 
         If rows are sorted, a block has more of one class exactly if it has less of the other.
         """
-        objective = self.objective
-        if not objective.loss.has_classes:
+        if not self.objective.loss.has_classes:
             return None
-        here = np.zeros(2)
-        for part in slices:
-            share = np.ascontiguousarray(objective.share[part])
-            here += np.bincount(objective.target[part], weights=share, minlength=2)
-        wanted = objective.mean_target()
-        there = np.array([1 - wanted, wanted])
-        return there / here if here.all() else None
+        here = table.sum(group_shares, 2)
+        wanted = float(self.objective.mean_target())
+        return np.array([1 - wanted, wanted]) / here if here.all() else None
+
+
+def derivatives(
+    block: Block,
+    loss: Loss,
+    scaling: Scaling,
+    is_centred: bool,
+    factor: NumPyArray | None,
+    of_these: int,
+) -> _Sums:
+    """Return the sums of a block; of `of_these` blocks one has a Hessian.
+
+    Parameters
+    ----------
+    is_centred : bool
+        Whether the features of the block's model are centred.
+    factor : numpy.ndarray, (2,), optional
+        Factors of the shares of the two classes.
+    """
+    scores, target, share = block.scores, block.target, block.share
+    if factor is not None:
+        share = share * factor[block.exact_target.astype(np.intp, copy=False)]
+    residual = loss.residual(scores, target) * share
+    features: Features = block.features if is_centred else block.raw - scaling.center
+    slope = (residual.astype(features.dtype) @ features).astype(np.float64)
+    gradient = np.append(slope, residual.sum())
+    if block.index % of_these:
+        return _Sums(float(share.sum()), gradient, 0.0, None, 0.0)
+    curvature = loss.weight_in_hessian(scores, target) * share
+    # Shares are so small that float32 would lose them.
+    unit = float(share.max(initial=0.0)) or 1.0
+    hessian = gram_of_block(features, curvature / unit, ones=True).astype(np.float64) * unit
+    total = float(share.sum())
+    return _Sums(total, gradient, total, hessian, float(curvature.sum()))
 
 
 def is_worth_while(rows: DiskRows, sample: int) -> bool:

@@ -10,19 +10,10 @@ from provenglm.model.problem import Problem
 from provenglm.rows.chunks import DEFAULT_MEMORY, LEAST_MEMORY, Chunks
 from provenglm.rows.disk import on_disk
 
-_SCORES = 3
-"""Arrays of scores: those of the best snapshot, of this one and of the next."""
-
 _OF_WEIGHTS = 16
 
 _OF_A_SAMPLE = 3
 """The part of the room for a sample's rows: as much again is for what is made of them."""
-
-_OF_A_COPY = 0.75
-"""The part for a copy of some columns, with what follows; the rest is for blocks of them."""
-
-_BESIDE_A_COPY = 8
-"""Numbers for each row and output, of steps on such a copy: `_SCORES` are not among them."""
 
 
 def room(problem: Problem) -> int | None:
@@ -46,15 +37,15 @@ def room(problem: Problem) -> int | None:
     if left < LEAST_MEMORY // 2:
         needed = n * of_row + LEAST_MEMORY
         raise ValueError(
-            f"memory_limit is {limit / 1e6:,.0f} MB, and the labels and scores of {n:,} rows need "
+            f"memory_limit is {limit / 1e6:,.0f} MB, and the labels and weights of {n:,} rows need "
             f"{n * of_row / 1e6:,.0f}: give at least '{-(-needed // 10**6)} MB'"
         )
     return left
 
 
 def _of_row(problem: Problem) -> int:
-    """Return the bytes of a fit for each row: of float64, where float32 has too few digits."""
-    of_row = problem.target.itemsize + 8 * _SCORES * problem.loss.outputs
+    """Return the bytes of a fit for each row."""
+    of_row = problem.target.itemsize
     of_row += 0 if problem.sample_weight is None else _OF_WEIGHTS
     of_row += 0 if problem.offset is None else 8 * problem.loss.outputs
     return of_row + problem.loss.bytes_of_a_row
@@ -97,18 +88,10 @@ def beside_folds(problem: Problem, count: int, held: int) -> Problem:
 
 
 def of_folds_together(problem: Problem, count: int) -> int:
-    """Return the bytes for the scores and shares of all folds beyond those of one."""
-    of_row = 8 * _SCORES * problem.loss.outputs * (count - 1) + 8 * count + _OF_WEIGHTS
-    return of_row * problem.features.shape[0]
+    """Return the bytes for the shares of all folds."""
+    return 8 * count * problem.features.shape[0]
 
 
 def rows_of_a_sample(room: int | None, p: int) -> float:
     """Return how many rows of float64 a sample may have."""
     return float("inf") if room is None else room // (_OF_A_SAMPLE * 8 * (p + 1))
-
-
-def columns_of_a_copy(room: int | None, n: int, outputs: int) -> float:
-    """Return how many columns of float64, that of the intercept included, a copy may have."""
-    if room is None:
-        return float("inf")
-    return _OF_A_COPY * room // (8 * n) - _BESIDE_A_COPY * outputs

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.model.objective import Scaling
 from provenglm.rows.csr import CsrRows, made_of, transposed
 from provenglm.types import NumPyArray
+
+_HEAVY = 0.3
+"""A column with more than this part of the total variance of all lighter ones would set the length
+of every step alone. Such columns have much more, so that half or twice of it is the same."""
 
 _LEAST_DEVIATION = 1e-7
 """Of a column's size: less is rounding."""
@@ -29,12 +32,12 @@ def coordinates(rows: CsrRows, share: NumPyArray, intercept: bool) -> Scaling:
     rising = np.sort(size[size > 0])
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
     # Among the lightest each may be much heavier than those before it.
-    is_heavy = rising > constants.HEAVY * lighter
+    is_heavy = rising > _HEAVY * lighter
     is_heavy[: (len(rising) + 1) // 2] = False
     if not is_heavy.any():
         return scaling
     first = int(np.argmax(is_heavy))
-    wanted = np.sqrt(constants.HEAVY * lighter[first]) / 2 * unit
+    wanted = np.sqrt(_HEAVY * lighter[first]) / 2 * unit
     for column in np.flatnonzero(size >= rising[first]).tolist():
         center, deviation = _moments(rows, share, column, intercept)
         scaling.center[column] = center

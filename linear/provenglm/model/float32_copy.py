@@ -38,9 +38,5 @@ def in_float32(objective: Objective) -> Objective:
     parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
     for _ in objective.workers.map(fill, parts):
         pass
-    return replace(
-        objective,
-        rows=DenseRows(copy),
-        scaling=Scaling(np.zeros(p), inverse / unit),
-        centered=False,
-    )
+    scaling = Scaling(np.zeros(p), inverse / unit)
+    return replace(objective.on(rows=DenseRows(copy)), scaling=scaling, centered=False)

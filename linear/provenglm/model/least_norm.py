@@ -29,10 +29,11 @@ _FEW_ROWS = 2
 def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
     """Return the theta, (p + 1,) or (p + 1, K), whose user coefficients have the least norm.
 
-    Return None if it is the given theta, or if computing it would take more than about a second.
+    Return None if it is the given theta, if computing it would take more than about a second, or
+    if the rows are far away.
     """
     n, width = objective.n, len(theta)
-    if n * width * min(n, width) > constants.LARGEST_PROOF:
+    if objective.table.is_far or n * width * min(n, width) > constants.LARGEST_PROOF:
         return None
     inverse = objective.scaling.inverse
     kept = np.flatnonzero(np.append(inverse > 0, objective.intercept))
@@ -67,7 +68,7 @@ def _basis(objective: Objective, kept: NumPyArray) -> Basis:
     share, width = np.asarray(objective.share[:]), len(objective.penalty)
     used = np.flatnonzero(share > 0)
     few = used[:: max(1, len(used) // (_FEW_ROWS * width))]
-    rows = in_theta(objective, objective.rows.precise().pick(few))[:, kept]
+    rows = in_theta(objective, objective.table.picked(few))[:, kept]
     basis = Basis.of(triangle([rows], len(kept)), objective.intercept)
     if len(few) == len(used) or not len(basis.rest):
         return basis

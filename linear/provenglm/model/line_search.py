@@ -1,16 +1,23 @@
-"""Search for the length of a step on the scores alone, without reading the rows."""
+"""Search for the length of a step on the scores alone, without reading the rows.
+
+Far rows have no scores. There one pass evaluates the objective at many lengths.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from provenglm import constants
+from provenglm.model.losses import Loss
 from provenglm.model.objective import Objective, Snapshot, of_rows
-from provenglm.rows.blocks import parts_of
+from provenglm.rows.table import Block, Linear
 from provenglm.types import NumPyArray
 
 _SHORTEST, _ROUNDING = 1e-10, 1e-16
 """Steps are not tried if they are shorter than this part and promise less than this part of F."""
+
+_LENGTHS = 2.0 ** np.arange(3, -17, -1)
+"""The lengths at which the objective of far rows is evaluated in one pass."""
 
 
 def slope_at(
@@ -36,7 +43,7 @@ def length_of(
     objective: Objective,
     point: Snapshot,
     change: NumPyArray,
-    along: NumPyArray,
+    along: NumPyArray | None,
     fall: float,
     end: float | None = None,
 ) -> float:
@@ -48,8 +55,8 @@ def length_of(
     ----------
     change : numpy.ndarray, theta's shape
         The step.
-    along : numpy.ndarray, the scores' shape
-        The change of the scores by the whole step.
+    along : numpy.ndarray, the scores' shape, optional
+        The change of the scores by the whole step; None for far rows.
     fall : float
         Minus the slope at the beginning.
     end : float, optional
@@ -65,31 +72,31 @@ def length_of(
     of_penalty = float((penalty * theta * change).sum())
     square = float((penalty * change * change).sum())
     l1 = None if objective.l1 is None else of_rows(objective.l1, theta)
-    parts = parts_of(objective.n, objective.loss.outputs)
 
-    def at(length: float) -> tuple[float, float]:
-        """Return the objective and the slope."""
-
-        def of_part(part: slice) -> NumPyArray:
-            share, step = objective.share[part], along[part]
-            with np.errstate(over="ignore", invalid="ignore"):
-                value, residual = objective.loss.value_and_residual(
-                    point.scores[part] + length * step, objective.target[part]
-                )
-                residual *= step
-                rise = residual.reshape(len(share), -1).sum(axis=1)
-                return np.array([share @ value, share @ rise])
-
-        value = at_start + length * (of_penalty + 0.5 * length * square)
-        slope = of_penalty + length * square
-        for of_value, of_slope in objective.workers.map(of_part, parts):
-            value, slope = value + of_value, slope + of_slope
+    def at(lengths: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+        """Return the objective and the slope at each length."""
+        if along is None:
+            found = objective.sum(
+                far_values, objective.loss, objective.model(change), lengths, at=point
+            )
+        else:
+            found = objective.sum(values, lengths, at=point)
+        value = found[0] + at_start + lengths * (of_penalty + 0.5 * lengths * square)
+        slope = found[1] + of_penalty + lengths * square
         if l1 is not None:
-            there = theta + length * change
-            value += float((l1 * np.abs(there)).sum())
-            slope += float((l1 * np.sign(there) * change).sum())
+            for k, length in enumerate(lengths):
+                there = theta + length * change
+                value[k] += float((l1 * np.abs(there)).sum())
+                slope[k] += float((l1 * np.sign(there) * change).sum())
         return value, slope
 
+    def values(block: Block, lengths: NumPyArray) -> NumPyArray:
+        assert along is not None
+        return _values(block, objective.loss, along[block.part], lengths)
+
+    if along is None:
+        most = 1.0 if objective.l1 is not None else np.inf
+        return _best_of(*at(_LENGTHS[most >= _LENGTHS]), point.objective, -fall)
     low, high = (0.0, -fall), (np.inf, np.inf)
     length = 1.0
     if end is not None and not end < 0:
@@ -101,7 +108,7 @@ def length_of(
         return 1.0
     best, least, rose = 0.0, point.objective, None
     for _ in range(constants.MOST_STEPS):
-        value, here = at(length)
+        value, here = (float(each[0]) for each in at(np.array([length])))
         if value < least:
             best, least = length, value
         is_lower = value <= point.objective
@@ -124,6 +131,51 @@ def length_of(
         if objective.l1 is not None and length > 1:
             return 1.0
     return best
+
+
+def _values(block: Block, loss: Loss, step: NumPyArray, lengths: NumPyArray) -> NumPyArray:
+    """Return the sums of the losses and of their slopes along a step of the scores, (2, m)."""
+    found = np.empty((2, len(lengths)))
+    for k, length in enumerate(lengths.tolist()):
+        with np.errstate(over="ignore", invalid="ignore"):
+            value, residual = loss.value_and_residual(
+                block.scores + length * step, block.exact_target
+            )
+            residual *= step
+            rise = residual.reshape(len(block), -1).sum(axis=1)
+            found[:, k] = block.share @ value, block.share @ rise
+    return found
+
+
+def far_values(block: Block, loss: Loss, change: Linear, lengths: NumPyArray) -> NumPyArray:
+    """Return the same for a step of the model."""
+    return _values(block, loss, block.products(change), lengths)
+
+
+def _best_of(values: NumPyArray, slopes: NumPyArray, start: float, slope: float) -> float:
+    """Return the best of `_LENGTHS`, or a length between it and the next one; 0 if none is lower.
+
+    Parameters
+    ----------
+    values, slopes : numpy.ndarray
+        The objective and its slope at the last of `_LENGTHS`.
+    start, slope : float
+        Those at 0.
+    """
+    lengths = _LENGTHS[len(_LENGTHS) - len(values) :]
+    values = np.where(np.isnan(values), np.inf, values)
+    best = int(np.argmin(values))
+    if not values[best] < start:
+        return 0.0
+    here = float(lengths[best]), float(slopes[best])
+    if here[1] < 0:
+        further = best - 1
+        if further < 0 or not np.isfinite(slopes[further]) or slopes[further] <= 0:
+            return here[0]
+        return _between(here, (float(lengths[further]), float(slopes[further])))
+    shorter = best + 1
+    low = (0.0, slope) if shorter == len(lengths) else (lengths[shorter], slopes[shorter])
+    return _between((float(low[0]), float(low[1])), here) if low[1] < 0 else here[0]
 
 
 def _between(low: tuple[float, float], high: tuple[float, float]) -> float:

@@ -32,11 +32,6 @@ MAX_AMPLIFICATION = 16.0
 """The residuals of the duality gap are at most this many times those at the scores, and so is their
 rounding error: a residual has few digits of a mean that is far below that of the targets."""
 
-# The divergence of a logistic loss uses these; it is in float32 if there are many rows.
-_MOST_LOG_OF_FLOAT32 = np.float32(80)
-_LOG_2 = np.float32(np.log(2))
-_WIDER = 1.0001
-
 
 class Noise(NamedTuple):
     """The quantities that bound the rounding errors of a pass; those of parts can be added.
@@ -232,7 +227,7 @@ class Loss(ABC):
         """Return the best intercept of the model without features: a 0-d array, or ``(K,)``."""
 
     @abstractmethod
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         """Return residuals with mean 0, close to those at the scores.
 
         Parameters
@@ -241,8 +236,6 @@ class Loss(ABC):
             The mean of the residuals at the scores.
         mean : numpy.ndarray, () or (K,)
             The mean of the targets; for classes their shares.
-        is_long : bool
-            Whether there are too many rows for a float64 array with one number per row.
         """
 
     def observed(self, target: NumPyArray) -> NumPyArray:
@@ -390,7 +383,7 @@ class Logistic(Loss):
     def fisher(self, scores: NumPyArray) -> NumPyArray:
         return self.curvature(scores, scores)
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         # (1 - m) p + m q with q = 0 or 1 has the same mean as the targets.
         wanted = float(mean)
         of_scores = wanted + float(excess)
@@ -404,13 +397,6 @@ class Logistic(Loss):
             # KL(u || p) <= log(1 + chi^2(u, p)), and chi^2 = m^2 e^(+-z). If p is almost 0,
             # convexity gives a better bound: KL(u || p) <= m KL(q || p), which is at most
             # m (log 2 + max(+-z, 0)).
-            if is_long and scores.dtype == np.float32:
-                # log(1 + x) <= x; the margin covers rounding.
-                scores = np.float32(sign) * scores
-                square = scores + np.float32(np.log(_WIDER * mixed))
-                square = np.exp(np.minimum(square, _MOST_LOG_OF_FLOAT32))
-                square = np.minimum(square, np.float32(_WIDER) * (np.maximum(scores, 0) + _LOG_2))
-                return np.asarray(square, np.float64) * mixed
             scores = sign * scores.astype(np.float64)
             logarithm = scores + 2 * np.log(mixed)
             square = np.log1p(np.exp(-np.abs(logarithm))) + np.maximum(logarithm, 0)
@@ -496,7 +482,7 @@ class Softmax(Loss):
     has_classes = True
     is_separable = True
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         of_scores = mean + excess
         ratio = np.divide(mean, of_scores, out=np.ones_like(of_scores), where=of_scores > 0)
         kept = min(1.0, float(ratio.min()))
@@ -620,7 +606,7 @@ class Squared(Loss):
     def fisher(self, scores: NumPyArray) -> NumPyArray:
         return np.ones_like(scores)
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         return Dual(1.0, -float(excess), 0.0, 0.5 * float(excess) ** 2)
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -657,7 +643,7 @@ class Huber(Loss):
         meaning = "outliers are beyond epsilon times the scale, which would be 0 for 1"
         return cls(check_finite("epsilon", arguments.epsilon, meaning, 1, above=True))
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         size = abs(float(excess))
         mixed = size / (size + self.epsilon)
         constant = float(-mixed * np.sign(excess) * self.epsilon)
@@ -769,7 +755,7 @@ class Poisson(Loss):
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
         return abs(value) > OFFSET_OF_FLOAT32 * (value - least)
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         wanted = float(mean)
         kept, added, terms = balanced_means(
             wanted + float(excess), wanted, lambda scores, _: scores.astype(np.float64)

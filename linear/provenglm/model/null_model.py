@@ -6,13 +6,14 @@ mean residual, found by Newton's method: one number, or one for each class.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from provenglm.model import per_row
 from provenglm.model.losses import Loss
-from provenglm.rows.blocks import parts_of
+from provenglm.rows.far import AnyTable
+from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 
 _MAX_STEPS = 200
@@ -31,64 +32,78 @@ _LEAST_RATIO = 1e-15
 part."""
 
 
-def best_intercept(
-    loss: Loss,
-    target: NumPyArray,
-    share: NumPyArray,
-    offset: NumPyArray | None,
-    is_long: bool = False,
-) -> NumPyArray:
-    """Return the best intercept of the model without features: a 0-d array, or (K,).
-
-    Parameters
-    ----------
-    target, share : numpy.ndarray, (n,)
-        The shares, which sum to 1.
-    offset : numpy.ndarray, (n,) or (n, K), optional
-    is_long : bool
-        Whether arrays with one number per row are processed in parts: see `per_row`.
-    """
-    few, of_few = target, share
-    if is_long or (loss.has_classes and offset is None):
-        few, of_few = per_row.summary(loss, target, share)
-    best = np.asarray(loss.null_scores(few, of_few), np.float64)
-    if offset is None:
+def best_intercept(loss: Loss, table: AnyTable) -> NumPyArray:
+    """Return the best intercept of the model without features: a 0-d array, or (K,)."""
+    if table.is_far and loss.needs_all_targets:
+        start = np.asarray(table.known(target_sum, loss))
+        return _WithOffsets(loss, table).best_number(float(start))
+    best = np.asarray(loss.null_scores(*_summary(loss, table)), np.float64)
+    if not table.has_offset:
         return best
-    rows = _Rows(loss, target, share, offset)
+    rows = _WithOffsets(loss, table)
     return rows.best_of_classes(best) if loss.outputs > 1 else rows.best_number(float(best))
 
 
-def mean_loss(
-    loss: Loss,
-    target: NumPyArray,
-    share: NumPyArray,
-    offset: NumPyArray | None,
-    bias: NumPyArray,
-    is_long: bool = False,
-) -> float:
-    """Return the mean loss of the model without features and with the intercept `bias`."""
-    if offset is not None:
-        return per_row.mean(share, lambda part: loss.value(bias + offset[part], target[part]))
+def _summary(loss: Loss, table: AnyTable) -> tuple[NumPyArray, NumPyArray]:
+    """Return as few targets and shares as have the same best intercept."""
+    if loss.needs_all_targets:
+        assert isinstance(table, Table)
+        return table.target, table.share
     if loss.has_classes:
-        target, share = per_row.summary(loss, target, share)
-    elif is_long:
-        return per_row.mean(share, lambda part: loss.value(np.full(1, bias), target[part]))
-    scores = np.broadcast_to(bias, (len(target), *bias.shape))
-    return float(np.asarray(loss.value(scores, target), np.float64) @ share)
+        count = loss.group_count
+        return np.arange(count), table.known(group_shares, count)
+    return np.array([table.known(target_sum, loss)]), np.ones(1)
 
 
-def size_of_scores(share: NumPyArray, offset: NumPyArray, bias: NumPyArray) -> float:
+def target_sum(block: Block, loss: Loss) -> float:
+    """Return the sum of the shares times the targets."""
+    return float(block.share @ loss.observed(block.exact_target))
+
+
+def group_shares(block: Block, count: int) -> NumPyArray:
+    """Return the shares of the targets 0, 1, ..., (count,)."""
+    target = block.exact_target.astype(np.intp, copy=False)
+    return np.bincount(target, weights=block.share, minlength=count)
+
+
+def mean_loss(loss: Loss, table: AnyTable, bias: NumPyArray) -> float:
+    """Return the mean loss of the model without features and with the intercept `bias`."""
+    return float(table.sum(_loss_at, loss, bias, reads=False))
+
+
+def _loss_at(block: Block, loss: Loss, bias: NumPyArray) -> float:
+    offset = np.zeros(1) if block.offset is None else block.offset
+    if block.offset is None and loss.has_classes:
+        # A few groups have the same loss each.
+        count = loss.group_count
+        scores = np.broadcast_to(bias, (count, *bias.shape))
+        return float(group_shares(block, count) @ loss.value(scores, np.arange(count)))
+    scores = np.broadcast_to(bias + offset, (len(block), *bias.shape))
+    return float(block.share @ np.asarray(loss.value(scores, block.exact_target), np.float64))
+
+
+def least_loss(table: AnyTable, loss: Loss) -> float:
+    """Return the mean of the losses' infima."""
+    return float(table.known(_least, loss)) if loss.has_least else 0.0
+
+
+def _least(block: Block, loss: Loss) -> float:
+    return float(block.share @ np.asarray(loss.least(block.exact_target), np.float64))
+
+
+def size_of_scores(table: AnyTable, bias: NumPyArray) -> float:
     """Return the root mean square of intercept plus offsets, with the sign of their mean.
 
     With several outputs it is the largest one.
     """
-    mean, square = np.zeros(offset.shape[1:]), np.zeros(offset.shape[1:])
-    for part in parts_of(len(share)):
-        scores = bias + offset[part]
-        mean = mean + share[part] @ scores
-        square = square + share[part] @ np.square(scores)
+    mean, square = table.sum(_moments_of_scores, bias, reads=False)
     k = np.argmax(square)
-    return float(np.copysign(np.sqrt(square.flat[k]), mean.flat[k]))
+    return float(np.copysign(np.sqrt(np.ravel(square)[k]), np.ravel(mean)[k]))
+
+
+def _moments_of_scores(block: Block, bias: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
+    scores = np.zeros(len(block)) + bias if block.offset is None else bias + block.offset
+    return np.asarray(block.share @ scores), np.asarray(block.share @ np.square(scores))
 
 
 class _Derivatives(NamedTuple):
@@ -108,28 +123,38 @@ class _Derivatives(NamedTuple):
         return bool(np.abs(self.slope).max() < np.abs(other.slope).max() / 2)
 
 
-class _Rows(NamedTuple):
-    """Targets, shares and offsets of all rows."""
+def _derivatives(
+    block: Block, loss: Loss, bias: NumPyArray, temperature: float
+) -> tuple[float, NumPyArray, NumPyArray]:
+    offset = np.zeros_like(bias) if block.offset is None else block.offset / temperature
+    scores = np.broadcast_to(bias + offset, (len(block), *np.shape(bias)))
+    target, share = block.exact_target, block.share
+    with np.errstate(over="ignore", invalid="ignore"):
+        values, residual = loss.value_and_residual(scores, target)
+        curvature = loss.second_derivative(scores, target).total(share)
+        return float(share @ values), np.atleast_1d(share @ residual), curvature
+
+
+def _offset_range(block: Block) -> tuple[list[float], list[float], NumPyArray]:
+    """Return the least and the largest offset, and their mean."""
+    if block.offset is None:
+        return [0.0], [0.0], np.zeros(())
+    return [float(block.offset.min())], [float(block.offset.max())], block.share @ block.offset
+
+
+@dataclass(frozen=True)
+class _WithOffsets:
+    """The mean loss of all rows as a function of the intercept."""
 
     loss: Loss
-    target: NumPyArray
-    share: NumPyArray
-    offset: NumPyArray
-    temperature: float = 1.0
+    table: AnyTable
 
-    def at(self, bias: NumPyArray | float) -> _Derivatives:
+    def at(self, bias: NumPyArray | float, temperature: float = 1.0) -> _Derivatives:
         """Return the mean loss and its derivatives at an intercept."""
+        given = self.loss, np.asarray(bias), temperature
+        value, slope, curvature = self.table.sum(_derivatives, *given, reads=False)
         outputs = self.loss.outputs
-        value, slope, curvature = 0.0, np.zeros(outputs), np.zeros((outputs, outputs))
-        for part in parts_of(len(self.target), outputs):
-            scores, target = bias + self.offset[part] / self.temperature, self.target[part]
-            share = np.ascontiguousarray(self.share[part])
-            with np.errstate(over="ignore", invalid="ignore"):
-                values, residual = self.loss.value_and_residual(scores, target)
-                value += float(share @ values)
-                slope += share @ residual
-                curvature += self.loss.second_derivative(scores, target).total(share)
-        return _Derivatives(value, slope, curvature)
+        return _Derivatives(value, slope, np.reshape(curvature, (outputs, outputs)))
 
     def best_number(self, best: float) -> NumPyArray:
         """Return the best intercept of one output; `best` is the best one without offsets.
@@ -137,8 +162,9 @@ class _Rows(NamedTuple):
         The slope increases with the intercept. Newton's steps stay in an interval that contains the
         root. The interval is halved if a step is longer than half of the last one.
         """
-        low, high = best - float(self.offset.max()), best - float(self.offset.min())
-        middle, last = best - per_row.mean_of(self.share, self.offset), high - low
+        least, largest, mean = self.table.known(_offset_range)
+        low, high = best - max(largest), best - min(least)
+        middle, last = best - float(mean), high - low
         for _ in range(_MAX_STEPS):
             _, slope, curvature = self.at(middle)
             low, high = (low, middle) if slope[0] > 0 else (middle, high)
@@ -156,32 +182,31 @@ class _Rows(NamedTuple):
         Widely spread offsets make the mean loss almost piecewise linear. It is smoothed first: the
         offsets are divided by a temperature, which decreases to 1.
         """
-        parts = parts_of(len(self.target), len(best))
-        mean = sum(self.share[part] @ self.offset[part] for part in parts)
-        size = abs(size_of_scores(self.share, self.offset, -mean))
+        mean = self.table.known(_offset_range)[2]
+        size = abs(size_of_scores(self.table, -mean))
         temperature, bias = max(1.0, size / _MAX_SIZE), best - mean
         while temperature > 1:
-            smooth = self._replace(temperature=temperature)
-            bias = temperature * smooth.newton_of_classes(bias / temperature)
+            bias = temperature * self.newton_of_classes(bias / temperature, temperature)
             temperature = max(1.0, temperature / 4)
         bias = self.newton_of_classes(bias)
         return np.asarray(bias - bias.mean())
 
-    def newton_of_classes(self, bias: NumPyArray) -> NumPyArray:
+    def newton_of_classes(self, bias: NumPyArray, temperature: float = 1.0) -> NumPyArray:
         """Return the best intercepts of classes by Newton's method from a start.
 
         If no part of a step leads lower, each intercept moves by the logarithm of its class's share
         divided by the mean probability. This always leads lower (iterative scaling: Darroch &
         Ratcliff 1972).
         """
-        wanted = per_row.shares_of_groups(self.share, lambda part: self.target[part], len(bias))
-        here = self.at(bias)
+        wanted = self.table.known(group_shares, len(bias))
+        here = self.at(bias, temperature)
         for _ in range(_MAX_STEPS):
             newton = np.linalg.pinv(here.curvature, rcond=_SAME, hermitian=True) @ here.slope
             ratio = np.maximum(wanted + here.slope, _LEAST_RATIO * wanted)
             scaling = np.log(np.where(wanted > 0, ratio, 1) / np.where(wanted > 0, wanted, 1))
             steps = [*(newton * 4.0**-k for k in range(_MAX_PARTS)), scaling]
-            found = ((step, new) for step in steps if (new := self.at(bias - step)).leads(here))
+            tried = ((step, self.at(bias - step, temperature)) for step in steps)
+            found = ((step, new) for step, new in tried if new.leads(here))
             step, here = next(found, (None, here))
             if step is None:
                 break

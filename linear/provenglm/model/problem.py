@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from provenglm import constants
-from provenglm.model import per_row
 from provenglm.model.losses import Loss
 from provenglm.rows.disk import on_disk
-from provenglm.rows.kinds import Data
+from provenglm.rows.kinds import Data, rows_of
+from provenglm.rows.table import Table
 from provenglm.types import NumPyArray
+from provenglm.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,18 @@ class Problem:
     l1: float = 0.0
     offset: NumPyArray | None = None
 
-    @property
-    def is_long(self) -> bool:
-        """Whether what has a number for each row is not copied: see `per_row`."""
-        return on_disk(self.features) and len(self.target) > constants.LONG_ROWS
-
     def shares(self) -> NumPyArray:
         """Return each sample's share of the weights, (n,) in float64; their sum is 1."""
         n = len(self.target)
         if self.sample_weight is None:
-            return per_row.equal_shares(n) if self.is_long else np.full(n, 1 / n)
+            # Of rows on disk it takes the memory of one number.
+            share = np.broadcast_to(np.float64(1 / n), n)
+            return share if on_disk(self.features) else share.copy()
         weight = np.asarray(self.sample_weight, np.float64)
         return np.asarray(weight / weight.sum())
+
+    def table(self, workers: Workers, *, precise: bool = False) -> Table:
+        """Return the rows with what belongs to each of them."""
+        dtype = np.dtype(np.float64) if precise else None
+        rows = rows_of(self.features, dtype)
+        return Table(rows, self.target, self.shares(), workers, self.offset)

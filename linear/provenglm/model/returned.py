@@ -15,14 +15,12 @@ import numpy as np
 
 from provenglm.model.losses import Loss
 from provenglm.model.objective import Objective, Snapshot
+from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _UNIT = 2.0**-53
 
 _HALVES = 2.0**27 + 1
-
-_ROWS = 65_536
-"""Number of rows at a time, chosen such that they fit into a core's cache."""
 
 _NEGLIGIBLE_STEP = 1e-9
 """A step of scores is negligible if it is smaller: its square times the curvature of a loss is less
@@ -99,10 +97,8 @@ def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Ret
         rough = rough - mean
         center, columns = np.append(center, mean), np.vstack([coef, np.ones(coef.shape[1])])
     intercept, step = rounded(np.atleast_1d(theta[-1]), center, columns, rough)
-    share, target, scores = objective.share, objective.target, snapshot.scores
-    return Returned(
-        coef, intercept, change + rise(objective.loss, share, target, scores, step), step
-    )
+    change += rise(objective, snapshot, step)
+    return Returned(coef, intercept, change, step)
 
 
 def rounded(
@@ -141,28 +137,24 @@ def _without_shift(objective: Objective, theta: NumPyArray) -> tuple[NumPyArray,
     return theta - means, -saved
 
 
-def rise(
-    loss: Loss, share: NumPyArray, target: NumPyArray, scores: NumPyArray, step: NumPyArray
-) -> float:
+def rise(objective: Objective, snapshot: Snapshot, step: NumPyArray) -> float:
     """Return the increase of the objective by a step of the intercepts (K,); 0 if it is rounding.
 
     Parameters
     ----------
-    loss : Loss
-    share, target : numpy.ndarray, (n,)
-        The weights, which sum to 1, and the targets.
-    scores : numpy.ndarray, (n,) or (n, K)
-        The scores before the step.
+    objective : Objective
+    snapshot : Snapshot
+        The point before the step.
     step : numpy.ndarray, (K,)
     """
     if not step.any():
         return 0.0
-    found = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for first in range(0, len(target), _ROWS):
-            rows = slice(first, first + _ROWS)
-            before = scores[rows].astype(np.float64)
-            after = before + (step if before.ndim > 1 else step[0])
-            change = loss.value(after, target[rows]) - loss.value(before, target[rows])
-            found += float(share[rows] @ change)
+        found = float(objective.sum(_change, objective.loss, step, at=snapshot))
     return found if found == found else np.inf
+
+
+def _change(block: Block, loss: Loss, step: NumPyArray) -> float:
+    before, target = block.precise_scores, block.exact_target
+    after = before + (step if before.ndim > 1 else step[0])
+    return float(block.share @ (loss.value(after, target) - loss.value(before, target)))

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from provenglm import constants
-from provenglm.model import null_model, per_row
+from provenglm.model import null_model
 from provenglm.model.budget import room
 from provenglm.model.coordinates import coordinates, in_coordinates
 from provenglm.model.csr_sample import CenteredRows, SparseSample, Spread, is_sparser, spread
@@ -21,7 +21,8 @@ from provenglm.rows.base import Features, Rows
 from provenglm.rows.centred import write_centred
 from provenglm.rows.csr import CsrRows
 from provenglm.rows.dense import DenseRows
-from provenglm.rows.kinds import rows_of
+from provenglm.rows.far import AnyTable
+from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -60,53 +61,47 @@ def prepare(
     `keeps_sparse` a sample of sparse rows stays sparse where a Hessian of it is then made in less
     time. With `measures_alone` nothing but coordinates comes from the rows, and there is no sample.
     """
-    rows = rows_of(problem.features)
-    share = problem.shares()
+    table = problem.table(workers)
     if size == 0:
-        return _as_they_are(problem, rows, share, workers, precise)
-    drawn, of_sample = draw(problem.loss, problem.target, share, size, rng, problem.is_long)
+        return _as_they_are(problem, table, precise)
+    drawn, of_sample = draw(problem.loss, table, size, rng)
     raw: Features
     if measures_alone:
-        raw = rows.precise().gather(drawn)
+        raw = table.gathered(drawn)
         of_columns = _spread(raw, of_sample, problem.fit_intercept, workers)
-    elif keeps_sparse and rows.is_sparse and is_sparser(problem.features):
-        raw = rows.precise().pick(drawn)
+    elif keeps_sparse and table.rows.is_sparse and is_sparser(problem.features):
+        raw = table.picked(drawn)
         of_columns = spread(raw, of_sample, problem.fit_intercept)
     else:
-        raw = _gathered(rows, drawn, workers)
+        raw = table.gathered(drawn, beside=1)
         of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept, workers)
     if problem.fit_intercept:
         _measure_far(raw, of_sample, of_columns)
     scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
-    if len(drawn) == rows.shape[0]:
+    if len(drawn) == table.n:
         rare[:] = False
     elif measures_alone:
         # About the right scale is enough.
         rare = scaling.inverse == 0
     if rare.any():
-        _measure_rare(rows, share, rare, scaling, problem.fit_intercept)
+        _measure_rare(table, rare, scaling, problem.fit_intercept)
     left_out = None
     if not scaling.inverse.all():
         left_out = np.flatnonzero((scaling.inverse == 0) & (of_columns.square > 0))
-    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, share):
-        rows = rows_of(problem.features, np.dtype(np.float64))
+    if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, table):
+        table = table.precise()
     objective = Objective(
-        rows=rows,
-        target=problem.target,
-        share=share,
+        table=table,
         loss=problem.loss,
         scaling=scaling,
         penalty=_penalty(problem, scaling),
         l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
-        workers=workers,
         # Sparse rows stay as they are: with the digits of float64.
-        centered=offset > _OFFSET_OF_FLOAT64 and not rows.is_sparse,
+        centered=offset > _OFFSET_OF_FLOAT64 and not table.rows.is_sparse,
         rare=rare,
         left_out=left_out,
-        reads=Reads(0.0 if len(drawn) == rows.shape[0] else len(drawn)),
-        offset=problem.offset,
-        is_long=problem.is_long,
+        reads=Reads(0.0 if len(drawn) == table.n else len(drawn)),
         room=room(problem),
     )
     if measures_alone:
@@ -114,30 +109,25 @@ def prepare(
     return objective, _sample(objective, raw, drawn, of_sample)
 
 
-def _as_they_are(
-    problem: Problem, rows: Any, share: NumPyArray, workers: Workers, precise: bool
-) -> tuple[Objective, Sample]:
+def _as_they_are(problem: Problem, table: Table, precise: bool) -> tuple[Objective, Sample]:
     """Return the objective of sparse rows in coordinates near the user's, and no sample."""
+    rows: Any = table.rows
     p = rows.shape[1]
     user = scaling = Scaling(np.zeros(p), np.ones(p))
     if not problem.l1 > 0:
-        scaling = coordinates(rows, share, problem.fit_intercept)
+        scaling = coordinates(rows, table.share, problem.fit_intercept)
     # With corners in the penalty it is float64 anyway.
     precise = precise or problem.l1 > 0
-    if precise or _is_far_off(problem, share) or has_offsets(rows, user):
-        rows = rows.precise()
+    if precise or _is_far_off(problem, table) or has_offsets(rows, user):
+        table = table.precise()
     objective = Objective(
-        rows=rows,
-        target=problem.target,
-        share=share,
+        table=table,
         loss=problem.loss,
         scaling=scaling,
         penalty=_penalty(problem, scaling),
         l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
-        workers=workers,
         reads=Reads(),
-        offset=problem.offset,
     )
     return objective, _no_sample(objective)
 
@@ -196,27 +186,21 @@ def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
     return penalty
 
 
-def _is_far_off(problem: Problem, share: NumPyArray) -> bool:
+def _is_far_off(problem: Problem, table: AnyTable) -> bool:
     """Whether float32 would lose what matters in the size of the scores or of the loss."""
-    loss, target, offset, is_long = problem.loss, problem.target, problem.offset, problem.is_long
-    if loss.has_classes and offset is None:
+    loss = problem.loss
+    if loss.has_classes and not table.has_offset:
         return False
     bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
     if problem.fit_intercept:
-        bias = null_model.best_intercept(loss, target, share, offset, is_long)
-    value = null_model.mean_loss(loss, target, share, offset, bias, is_long)
-    least = per_row.mean(share, lambda part: loss.least(target[part]))
-    size = float(bias) if offset is None else null_model.size_of_scores(share, offset, bias)
+        bias = null_model.best_intercept(loss, table)
+    value, least = null_model.mean_loss(loss, table, bias), null_model.least_loss(table, loss)
+    size = float(bias) if not table.has_offset else null_model.size_of_scores(table, bias)
     return loss.is_far_off(size, value, least)
 
 
 def draw(
-    loss: Loss,
-    target: NumPyArray,
-    share: NumPyArray,
-    size: int,
-    rng: np.random.Generator,
-    is_long: bool = False,
+    loss: Loss, table: AnyTable, size: int, rng: np.random.Generator
 ) -> tuple[NumPyArray, NumPyArray]:
     """Return about `size` indices and their shares of the sample, which estimates the whole.
 
@@ -224,57 +208,73 @@ def draw(
     draws go to the groups of the targets alike, half to all rows. The shares make up for it
     (importance sampling). From `size` = n on it is all rows in their order.
     """
-    n = len(target)
+    n = table.n
     if size >= n:
-        return np.arange(n), np.ascontiguousarray(share)
-    if is_long:
-        return per_row.draw(loss, target, share, size, rng, constants.RARE)
-    groups, factor = _groups(loss, target, share)
-    if groups is None and share.min() == share.max():
+        indices = np.arange(n)
+        return indices, table.beside(indices)[1]
+    of_group, least, most = table.sum(_look, loss, reads=False)
+    factor = _factors(of_group)
+    if factor is None and min(least) == max(most):
         return rng.choice(n, size, replace=False), np.full(size, 1 / size)
-    # As `rng.choice` does, in half of its time: numbers in order are looked up fast.
-    sums = np.cumsum(share if groups is None else share * factor[groups])
+    # The rows at which the cumulative probability passes random numbers.
+    starts, totals = zip(*table.sum(_probability, loss, factor, reads=False), strict=True)
+    sums = np.concatenate([[0.0], np.cumsum(totals)])
     wanted = np.sort(rng.random(size)) * sums[-1]
-    # The first row that completes the sum is the last that has a weight.
-    last = np.searchsorted(sums, sums[-1])
-    rows = np.minimum(np.searchsorted(sums, wanted, side="right"), last)
+    given = loss, factor, wanted, np.array(starts), sums
+    rows: NumPyArray = np.array(table.sum(_passed, *given, reads=False))
     rng.shuffle(rows)
-    of_sample = np.ones(size) if groups is None else 1 / factor[groups[rows]]
+    of_sample: NumPyArray = np.ones(size)
+    if factor is not None:
+        of_sample = 1 / factor[loss.groups(table.beside(rows)[0])]
     return rows, of_sample / of_sample.sum()
 
 
-def _groups(
-    loss: Loss, target: NumPyArray, share: NumPyArray
-) -> tuple[NumPyArray | None, NumPyArray]:
-    """Return each target's group, if one is rare, and how much more often each group is drawn."""
-    groups = loss.groups(target)
-    if groups is None:
-        return None, np.ones(1)
-    of_group = np.bincount(groups, weights=share)
+def _look(block: Block, loss: Loss) -> tuple[NumPyArray, list[float], list[float]]:
+    """Return the shares of the groups, and the least and the largest share of a row."""
+    groups, share = loss.groups(block.exact_target), block.share
+    of_group: NumPyArray = np.ones(0)
+    if groups is not None:
+        of_group = np.bincount(groups, weights=share, minlength=loss.group_count)
+    return of_group, [float(share.min())], [float(share.max())]
+
+
+def _factors(of_group: NumPyArray) -> NumPyArray | None:
+    """Return how much more often each group is drawn, or None if no group is rare."""
     present = of_group > 0
-    if not of_group[present].min() < constants.RARE:
-        return None, np.ones(1)
+    if not of_group[present].min(initial=np.inf) < constants.RARE:
+        return None
     inverse = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
-    return groups, 0.5 + 0.5 * inverse / present.sum()
+    return np.asarray(0.5 + 0.5 * inverse / present.sum())
 
 
-def _gathered(rows: Rows, drawn: NumPyArray, workers: Workers) -> NumPyArray:
-    """Return the rows as they are, in float64, with a column for the intercept."""
-    raw = np.empty((len(drawn), rows.shape[1] + 1))
-    size = max(constants.LEAST_BLOCK_ROWS, len(drawn) // (4 * workers.count))
-    parts = [slice(start, start + size) for start in range(0, len(drawn), size)]
-    # Each thread has a part of the disk.
-    order = np.argsort(drawn) if rows.is_on_disk else None
+def _probabilities(block: Block, loss: Loss, factor: NumPyArray | None) -> NumPyArray:
+    groups = loss.groups(block.exact_target)
+    return block.share if factor is None else block.share * factor[groups]
 
-    def gather(part: slice) -> None:
-        if order is None:
-            raw[part, :-1] = rows.gather(drawn[part])
-        else:
-            raw[order[part], :-1] = rows.gather(drawn[order[part]])
 
-    for _ in workers.map(gather, parts):
-        pass
-    return raw
+def _probability(block: Block, loss: Loss, factor: NumPyArray | None) -> list[tuple[int, float]]:
+    """Return the first row, and the sum of what the rows are drawn with."""
+    return [(block.start, float(_probabilities(block, loss, factor).sum()))]
+
+
+def _passed(
+    block: Block,
+    loss: Loss,
+    factor: NumPyArray | None,
+    wanted: NumPyArray,
+    starts: NumPyArray,
+    sums: NumPyArray,
+) -> list[int]:
+    """Return the rows at which the cumulative sum passes `wanted`, which ascends."""
+    k = int(np.searchsorted(starts, block.start))
+    first, last = np.searchsorted(wanted, sums[k : k + 2])
+    last = len(wanted) if k + 1 == len(starts) else last
+    each = _probabilities(block, loss, factor)
+    found = np.searchsorted(sums[k] + np.cumsum(each), wanted[first:last], side="right")
+    # Rounding may pass the last row that has a weight.
+    used = np.flatnonzero(each)
+    found = np.minimum(found, used[-1] if len(used) else 0)
+    return (block.start + found).tolist()  # type: ignore[no-any-return]
 
 
 def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
@@ -369,12 +369,10 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
     return Spread(np.ones(p), mean, square, fourth)
 
 
-def _measure_rare(
-    rows: Rows, share: NumPyArray, rare: NumPyArray, scaling: Scaling, intercept: bool
-) -> None:
+def _measure_rare(table: AnyTable, rare: NumPyArray, scaling: Scaling, intercept: bool) -> None:
     """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
     columns = np.flatnonzero(rare)
-    mean, square = rows.moments(share, scaling.center, columns)
+    mean, square = table.moments(scaling.center, columns)
     if intercept:
         square -= np.square(mean)
         scaling.center[columns] += mean
@@ -399,17 +397,13 @@ def objective_of(sample: Sample, objective: Objective) -> Objective:
         scaling = Scaling(np.zeros(len(scaling.inverse)), 1.0 * (scaling.inverse > 0))
     return replace(
         objective,
-        rows=rows,
-        target=sample.target,
-        share=sample.share,
-        offset=sample.offset,
+        table=Table(rows, sample.target, sample.share, objective.workers, sample.offset),
         scaling=scaling,
         centered=False,
         moments=None,
         squares=None,
         takes_moments=False,
         reads=Reads(),
-        is_long=False,
         room=None,
     )
 
@@ -422,16 +416,17 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
         kind, rows = SparseSample, CenteredRows(raw, center, inverse, objective.intercept)
     else:
         rows = _scaled(objective, raw)
+    target, _, offset = objective.table.beside(drawn)
     return kind(
         rows,
-        objective.target[drawn],
+        target,
         share,
         objective.loss,
         objective.penalty,
         objective.workers,
         rare=objective.rare,
         indices=drawn,
-        offset=None if objective.offset is None else objective.offset[drawn],
+        offset=offset,
     )
 
 

@@ -201,7 +201,7 @@ class Solution:
         The reason why the fit ended.
     method, why : str
         The method that was used, and the text that says why.
-    scores : numpy.ndarray, (n, K)
+    scores : numpy.ndarray, (n, K), optional
         Scores at the solver's point.
     step : numpy.ndarray, (K,)
         The change of all scores by rounding the intercepts.
@@ -218,6 +218,6 @@ class Solution:
     reason: StopReason
     method: str
     why: str
-    scores: NumPyArray
+    scores: NumPyArray | None
     step: NumPyArray
     culprit: tuple[int, float] | None = None

@@ -220,7 +220,7 @@ class Tweedie(Loss):
             return np.minimum(dual, 1)
         return np.where(target > 0, dual, np.maximum(dual, 0))
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray, is_long: bool = False) -> Dual:
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         over = float(excess)
         if not self._b:
             # 1 - r is y / prediction, and has mean 1 at the best intercept.

@@ -19,7 +19,8 @@ from provenglm import constants
 from provenglm.methods.newton import Newton
 from provenglm.methods.secants import Secants
 from provenglm.model.cholesky import CholeskyMetric
-from provenglm.model.objective import Objective, Snapshot
+from provenglm.model.losses import Loss
+from provenglm.model.objective import Objective, Snapshot, target_columns
 from provenglm.model.returned import returned
 from provenglm.model.sampling import objective_of, penalty_of
 from provenglm.model.solution import ROUNDING, Settings, StopReason
@@ -27,9 +28,18 @@ from provenglm.path.folds import Folds, PathPoint, point_of
 from provenglm.plan import Plan, sample_size
 from provenglm.proof.duality import duality_gap
 from provenglm.proof.prover import Prover
+from provenglm.rows.base import Features
 from provenglm.rows.products import column_products
+from provenglm.rows.table import Block, Kept, Linear
 from provenglm.solve import Session, minimise
 from provenglm.types import NumPyArray
+
+_TRIES = 3
+"""So many steps that are slow, or near the optimum without a proof, are taken with the other folds.
+Then a fold continues alone."""
+
+_SLOW = 0.5
+"""A step is slow if it leaves more than this part of the decrement."""
 
 Watch = Callable[[str], None]
 
@@ -44,13 +54,13 @@ class FoldEvaluation(NamedTuple):
         The mean loss.
     gradient : numpy.ndarray, theta's shape
         The gradient of the mean loss, for the features as they are in the rows.
-    scores : numpy.ndarray, (n,) or (n, K)
+    kept : Kept, optional
     """
 
     theta: NumPyArray
     loss: float
     gradient: NumPyArray
-    scores: NumPyArray
+    kept: Kept | None
 
 
 @dataclass
@@ -90,7 +100,7 @@ class FoldState:
     def snapshot(self, value: FoldEvaluation) -> Snapshot:
         """Return the snapshot of an evaluation, with the penalty of this point."""
         return self.objective.snapshot_of(
-            value.theta, value.loss, value.gradient.copy(), value.scores
+            value.theta, value.loss, value.gradient.copy(), value.kept
         )
 
     def begin(self, l2: float) -> None:
@@ -105,20 +115,12 @@ class FoldState:
         """Move to a new point if it is lower; otherwise the fold continues alone."""
         old, self.count = self.at, self.count + 1
         if not self.snapshot(value).objective < self.snapshot(old).objective:
-            self.tries = constants.TRIES
+            self.tries = _TRIES
             return
         change = value.gradient - old.gradient
         self.objective.to_theta(change)
         self.pairs = [*self.pairs[1 - constants.SECANTS :], (value.theta - old.theta, change)]
         self.at = value
-
-
-def beside(offset: NumPyArray | None, biases: NumPyArray, rows: slice) -> NumPyArray:
-    """Return the offsets plus intercepts of some rows; they broadcast to (points K, rows)."""
-    if offset is None:
-        return biases[:, None]
-    each = offset[rows].reshape(rows.stop - rows.start, -1)
-    return np.asarray(biases[:, None] + np.tile(each, len(biases) // each.shape[1]).T)
 
 
 class JointPath:
@@ -150,8 +152,8 @@ class JointPath:
         with session.running():
             objective, self._sample = session.prepare()
             # A proof needs sums in float64.
-            rows, deadline = objective.rows.precise(), self._settings.deadline
-            self._objective = objective = replace(objective, rows=rows, deadline=deadline)
+            objective = replace(objective.precise(), deadline=self._settings.deadline)
+            self._objective = objective
             states = self._start()
             result: list[list[PathPoint]] = [[] for _ in states]
             for strength in strengths:
@@ -173,17 +175,20 @@ class JointPath:
         head = sample.head(size)
         theta = minimise(Newton(objective_of(head, objective), head), theta, tol)
         folds = self._folds
-        own = [replace(objective, share=folds.share(fold)) for fold in range(len(folds))]
+        self._shares = np.empty((objective.n, len(folds)))
+        for fold in range(len(folds)):
+            self._shares[:, fold] = folds.share(fold)
+        own = [objective.on(share=share) for share in self._shares.T]
         self._measure(own)
         nulls = [one.null() for one in own]
-        values = self._values([(one, theta) for one in own])
+        values = self._values([(fold, theta) for fold in range(len(folds))])
         states = []
         for fold, (one, value) in enumerate(zip(own, values, strict=True)):
             proof = Prover(folds.problem, one, sample, self._settings.seed)
             states.append(FoldState(fold, one, nulls[fold][1], proof, value))
         worse = [w for w in states if not w.snapshot(w.at).objective < w.null]
         if worse:
-            starts = [(state.objective, nulls[state.fold][0]) for state in worse]
+            starts = [(state.fold, nulls[state.fold][0]) for state in worse]
             for state, value in zip(worse, self._values(starts), strict=True):
                 state.at = value
         return states
@@ -213,7 +218,7 @@ class JointPath:
                     done[state.fold] = point
             pending = [state for state, _ in moving]
             if moving:
-                values = self._values([(state.objective, theta) for state, theta in moving])
+                values = self._values([(state.fold, theta) for state, theta in moving])
                 for state, value in zip(pending, values, strict=True):
                     state.accept(value)
         return [done[state.fold] for state in states]
@@ -260,17 +265,17 @@ class JointPath:
         gap, is_near = np.inf, decrement <= constants.MARGIN * enough
         if decrement <= enough:
             gap = duality_gap(state.objective, snapshot, enough) + max(user.change, 0.0)
-        if gap > enough and is_near and (state.proof.is_cheap or state.tries == constants.TRIES):
+        if gap > enough and is_near and (state.proof.is_cheap or state.tries == _TRIES):
             gap = state.proof.of(user.coef, user.intercept, snapshot, decrement, enough)[1]
         if gap <= enough:
             reason = StopReason.CONVERGED
         elif state.objective.is_late or state.count > self._settings.max_iter:
             reason = StopReason.MAX_TIME if state.objective.is_late else StopReason.MAX_ITER
             gap = duality_gap(state.objective, snapshot)
-        elif state.tries >= constants.TRIES:
+        elif state.tries >= _TRIES:
             return self._by_itself(state, strength)
         else:
-            state.tries += is_near or decrement > constants.SLOW * state.last
+            state.tries += is_near or decrement > _SLOW * state.last
             state.last = decrement
             return None
         return PathPoint(
@@ -283,77 +288,50 @@ class JointPath:
             reason=reason,
         )
 
-    def _values(self, points: Sequence[tuple[Objective, NumPyArray]]) -> list[FoldEvaluation]:
-        """Return the evaluation of each fold's objective at its theta, in one pass."""
+    def _values(self, points: Sequence[tuple[int, NumPyArray]]) -> list[FoldEvaluation]:
+        """Return the evaluation of the objectives of some folds, each at its theta, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
-        users = [whole.scaling.to_user(theta) for _, theta in points]
-        weights = np.hstack([weights.reshape(len(weights), -1) for weights, _ in users])
-        bias = [theta[-1] for _, theta in points] if whole.centered else [b for _, b in users]
-        biases = np.concatenate([np.atleast_1d(b) for b in bias])
-        scores = np.empty((len(biases), whole.n))
+        models = [whole.model(theta) for _, theta in points]
+        weights = np.hstack([model.weights.reshape(len(model.weights), -1) for model in models])
+        biases = np.concatenate([np.atleast_1d(model.bias) for model in models])
+        table = replace(whole.own, share=self._shares)
+        model = Linear(weights, biases, models[0].center)
+        given = whole.loss, np.array([fold for fold, _ in points]), model
+        scores = None if table.is_far else np.empty((len(biases), whole.n))
 
-        def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-            block, target = whole.block(rows), whole.targets(rows, scores.dtype)
-            score = np.add((block @ weights).T, beside(whole.offset, biases, rows), order="C")
-            scores[:, rows] = score
-            share = np.stack([objective.share[rows] for objective, _ in points])
-            if outputs == 1:
-                target = np.broadcast_to(target, score.shape)
-                loss, residual = whole.loss.value_and_residual(score, target)
-                residual *= share
-            else:
-                loss, residual = self._of_classes(score, target, share)
-            total = residual.sum(axis=1)
-            return np.einsum("fi,fi->f", loss, share), column_products(block, residual.T), total
+        def evaluated(block: Block) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+            assert scores is not None
+            scores[:, block.part] = found = _scores(block, model)
+            return _sums(block, *given, found)
 
-        losses, gradients = np.zeros(len(points)), np.zeros((len(whole.penalty), len(biases)))
-        for loss, of_weights, of_bias in whole.workers.map(of_block, whole.rows.slices()):
-            losses += loss
-            gradients[:-1] += of_weights
-            gradients[-1] += of_bias
+        if scores is None:
+            losses, products, totals = table.sum(evaluate_folds, *given)
+        else:
+            losses, products, totals = table.sum(evaluated)
         whole.reads.rows += whole.n
         result = []
         for k, (_, theta) in enumerate(points):
             own = slice(k * outputs, (k + 1) * outputs)
-            table = scores[own].reshape((*theta.shape[:0:-1], whole.n)).T
-            gradient = gradients[:, own].reshape(theta.shape)
-            result.append(FoldEvaluation(theta, float(losses[k]), gradient, table))
+            gradient = np.vstack([products[:, own], totals[own]]).reshape(theta.shape)
+            kept = None
+            if scores is not None:
+                kept = Kept(scores[own].reshape((*theta.shape[:0:-1], whole.n)).T)
+            result.append(FoldEvaluation(theta, float(losses[k]), gradient, kept))
         return result
-
-    def _of_classes(
-        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray]:
-        """Return losses, (folds, rows), and weighted residuals, (folds K, rows)."""
-        outputs = self._objective.loss.outputs
-        losses, residuals = np.empty(share.shape), np.empty_like(scores)
-        for k, of_fold in enumerate(share):
-            part = slice(k * outputs, (k + 1) * outputs)
-            losses[k], residual = self._objective.loss.value_and_residual(scores[part].T, target)
-            np.multiply(residual.T, of_fold, out=residuals[part])
-        return losses, residuals
 
     def _measure(self, objectives: Sequence[Objective]) -> None:
         """Measure the properties of the features that the proofs of each fold need, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
         has_squares = not (whole.rows.is_sparse or whole.centered)
-
-        def of_block(rows: slice) -> tuple[NumPyArray, NumPyArray | float]:
-            block = whole.block(rows)
-            shares = np.stack([one.share[rows] for one in objectives])
-            columns = [one.target_columns(rows) for one in objectives]
-            sums = column_products(block, np.column_stack([shares.T, *columns]))
-            return sums, shares @ np.square(block) if has_squares else 0.0
-
-        sums: NumPyArray | float = 0.0
-        squares: NumPyArray | float = 0.0
-        for of_rows, of_squares in whole.workers.map(of_block, whole.rows.slices()):
-            sums, squares = sums + of_rows, squares + of_squares
+        center = whole.scaling.center if whole.centered else None
+        table = replace(whole.own, share=self._shares)
+        sums, squares = table.sum(_moments, whole.loss, center, has_squares)
         whole.reads.rows += whole.n
-        means, of_targets = np.split(np.asarray(sums), [len(objectives)], axis=1)
+        means, of_targets = np.split(sums, [len(objectives)], axis=1)
         for fold, one in enumerate(objectives):
             own = of_targets[:, fold * outputs : (fold + 1) * outputs]
             one.take_moments(means[:, fold], own)
-            one.squares = np.asarray(squares)[fold] if has_squares else None
+            one.squares = squares[fold] if has_squares else None
 
     def _by_itself(self, state: FoldState, strength: float) -> PathPoint:
         """Return a point from the general solver, started at the fold's present point."""
@@ -365,5 +343,64 @@ class JointPath:
         with state.session.running():
             point = point_of(state.session, folds.penalties(state.fold, strength), start)
         theta = scaling.from_user(point.coef, point.intercept).reshape(state.at.theta.shape)
-        state.at, state.pairs = self._values([(state.objective, theta)])[0], []
+        state.at, state.pairs = self._values([(state.fold, theta)])[0], []
         return replace(point, iterations=point.iterations + state.count)
+
+
+def evaluate_folds(
+    block: Block, loss: Loss, folds: NumPyArray, model: Linear
+) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+    """Return losses, (f,), products, (p, f K), and residuals, (f K,), times the folds' shares.
+
+    Parameters
+    ----------
+    block : Block
+        A block of a table whose shares are (n, F).
+    loss : Loss
+    folds : numpy.ndarray, (f,)
+        The numbers of the folds.
+    model : Linear
+        Their models side by side, (p, f K).
+    """
+    return _sums(block, loss, folds, model, _scores(block, model))
+
+
+def _features(block: Block, center: NumPyArray | None) -> Features:
+    return block.raw if center is None else block.raw - center
+
+
+def _scores(block: Block, model: Linear) -> NumPyArray:
+    """Return the scores of all folds, (F K, b)."""
+    beside: NumPyArray = model.bias[:, None]
+    if block.offset is not None:
+        each = block.offset.reshape(len(block), -1)
+        beside = beside + np.tile(each, len(model.bias) // each.shape[1]).T
+    products = _features(block, model.center) @ model.weights
+    return np.add(products.T, beside, order="C")
+
+
+def _sums(
+    block: Block, loss: Loss, folds: NumPyArray, model: Linear, scores: NumPyArray
+) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+    share, target = np.ascontiguousarray(block.share.T[folds]), block.target
+    if loss.outputs == 1:
+        values, residual = loss.value_and_residual(scores, np.broadcast_to(target, scores.shape))
+        residual *= share
+    else:
+        values, residual = np.empty(share.shape), np.empty_like(scores)
+        for k, of_fold in enumerate(share):
+            part = slice(k * loss.outputs, (k + 1) * loss.outputs)
+            values[k], each = loss.value_and_residual(scores[part].T, target)
+            np.multiply(each.T, of_fold, out=residual[part])
+    products = column_products(_features(block, model.center), residual.T)
+    return np.einsum("fi,fi->f", values, share), products, residual.sum(axis=1)
+
+
+def _moments(
+    block: Block, loss: Loss, center: NumPyArray | None, has_squares: bool
+) -> tuple[NumPyArray, NumPyArray | None]:
+    """Return the sums of the features and their products with the targets, and their squares."""
+    features, shares = _features(block, center), block.share
+    columns = [target_columns(loss, block.exact_target, share) for share in shares.T]
+    sums = column_products(features, np.column_stack([shares, *columns]))
+    return sums, shares.T @ np.square(features) if has_squares else None

@@ -18,7 +18,7 @@ from provenglm.model.solution import Settings
 from provenglm.path import squares
 from provenglm.path.folds import Folds, PathPoint, Start, point_of, point_with_scale
 from provenglm.path.joint import JointPath, Watch
-from provenglm.plan import choose, dense_if_small
+from provenglm.plan import choose, in_memory_if_small
 from provenglm.solve import Session
 
 
@@ -48,7 +48,7 @@ def solve_path(
     KeyboardInterrupt
         If Ctrl-C is pressed; no points are returned.
     """
-    features = dense_if_small(folds.penalised(0, strengths[0])).features
+    features = in_memory_if_small(folds.penalised(0, strengths[0])).features
     folds = replace(folds, problem=replace(folds.problem, features=features))
     together = _together(folds)
     # The whole path uses one method: the best one for a penalty in the middle.

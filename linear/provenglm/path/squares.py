@@ -17,7 +17,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +37,13 @@ from provenglm.rows.gram import gram_of_block, groups as groups_of_blocks
 from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
+_MOST_GROUPS = 64
+"""Products are summed for each group of rows. With more groups, each has few rows of a block."""
+
+_MOST_STEPS = 5
+"""A point takes one step by the products, as a rule. If so many are not enough, rounding is in the
+way, and the general solver continues from the rows."""
+
 
 def suits(folds: Folds, problem: Problem) -> bool:
     """Whether the path of a squared loss with an L1 penalty uses products that are made once."""
@@ -49,7 +55,7 @@ def suits(folds: Folds, problem: Problem) -> bool:
     if width > constants.MOST_WEIGHTS:
         return False
     groups = _groups(folds)
-    return groups is not None and 8 * width**2 * groups.counts.shape[1] <= constants.BYTES_OF_GROUPS
+    return groups is not None and 8 * width**2 * groups.counts.shape[1] <= constants.MEMORY
 
 
 class _Groups(NamedTuple):
@@ -83,7 +89,7 @@ def _groups(folds: Folds) -> _Groups | None:
         for counts in folds.counts:
             code = code * base + counts
         _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-        if len(first) <= constants.GROUPS_OF_ROWS:
+        if len(first) <= _MOST_GROUPS:
             return _Groups(of_row, np.stack([counts[first] for counts in folds.counts]))
     if folds.problem.features.shape[1] > constants.ALL_FEATURES:
         return None
@@ -124,8 +130,8 @@ def solve(
         if objective.offset is not None:
             # A squared loss has the same value for it.
             target = objective.target - objective.offset
-            objective = replace(objective, target=target, offset=None)
-        center = objective.mean_target() if objective.intercept else 0.0
+            objective = objective.on(target=target, offset=None)
+        center = float(objective.mean_target()) if objective.intercept else 0.0
         sums = _sums(objective, folds, groups, center)
     paths = []
     for fold, counts in enumerate(groups.counts):
@@ -210,7 +216,7 @@ class _Path:
         # In place: a copy would take longer than a step.
         hessian.ravel()[:: len(hessian) + 1] = self._diagonal + penalty
         gradient = hessian @ weights - penalty * weights - products.slope
-        for step in range(1, min(constants.STEPS_OF_PRODUCTS, settings.max_iter) + 1):
+        for step in range(1, min(_MOST_STEPS, settings.max_iter) + 1):
             if time.perf_counter() >= settings.deadline:
                 break
             weights = minimise(hessian, gradient + penalty * weights, weights, sizes)

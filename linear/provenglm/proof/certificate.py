@@ -22,30 +22,29 @@ of every rounding error in it (there, "Rounding").
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm import constants
 from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss, Noise
-from provenglm.model.objective import Scaling, Snapshot, Sums
+from provenglm.model.objective import Scaling, Snapshot, Sums, noise_of, noise_of_residuals
 from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
 from provenglm.model.triangle import parts_of_triangle
 from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
 from provenglm.rows.base import Rows
-from provenglm.rows.blocks import parts_of
-from provenglm.rows.csr import made_of
+from provenglm.rows.csr import CsrRows, made_of
+from provenglm.rows.dense import DenseRows
+from provenglm.rows.far import AnyTable
 from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
 from provenglm.rows.products import column_products, column_squares, row_squares
+from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
-from provenglm.workers import Workers
 
 UNIT = 2.0**-53
 """The unit of rounding."""
@@ -141,16 +140,56 @@ class Some(NamedTuple):
 
     Attributes
     ----------
-    parts : sequence of slice
-    get : callable
-        Returns features, targets, shares and offsets of one part: the last are (rows, K), or 0.
+    table : Table
     scaling : Scaling, optional
         The coordinates of its features, if they are not those of the certificate.
     """
 
-    parts: Sequence[slice]
-    get: Callable[[slice], tuple[Any, NumPyArray, NumPyArray, NumPyArray | float]]
+    table: AnyTable
     scaling: Scaling | None = None
+
+    @property
+    def own(self) -> Table:
+        """The table of rows that are in this process."""
+        assert isinstance(self.table, Table)
+        return self.table
+
+    def head(self, count: int) -> Some:
+        """Return the set of the first rows of dense rows in memory."""
+        table, rows = self.own, self.own.rows.block(slice(0, count))
+        offset = None if table.offset is None else table.offset[:count]
+        head = replace(
+            table,
+            rows=DenseRows(np.asarray(rows)),
+            target=table.target[:count],
+            share=table.share[:count],
+            offset=offset,
+        )
+        return self._replace(table=head)
+
+
+class Place(NamedTuple):
+    """The certificate's coordinates: features are centred and divided by powers of two."""
+
+    center: NumPyArray
+    scale: NumPyArray
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether they are not the user's."""
+        return bool(self.center.any() or (self.scale != 1).any())
+
+    def features(self, block: Block) -> Any:
+        """Return a block's features in these coordinates."""
+        raw: Any = block.raw
+        if issparse(raw):
+            if (self.scale != 1).any():
+                numbers = raw.data / self.scale[raw.indices]
+                return made_of(numbers, raw.indices, raw.indptr, raw.shape)
+            return raw
+        if self.center.any():
+            raw = raw - self.center
+        return raw if (self.scale == 1).all() else raw / self.scale
 
 
 class Certificate:
@@ -158,75 +197,51 @@ class Certificate:
 
     Parameters
     ----------
-    rows : Rows
-    target, share : numpy.ndarray, (n,)
-        The shares sum to 1.
+    table : Table
+        All rows.
     loss : Loss
     has_intercept : bool
     center : numpy.ndarray, (p,)
         About the features' means; not looked at for sparse rows.
     scale : numpy.ndarray, (p,)
         About their deviations, above 0.
-    workers : Workers
-    offset : numpy.ndarray, (n,) or (n, K), optional
-        What is added to the scores.
     """
 
     def __init__(
         self,
-        rows: Rows,
-        target: NumPyArray,
-        share: NumPyArray,
+        table: AnyTable,
         loss: Loss,
         has_intercept: bool,
         center: NumPyArray,
         scale: NumPyArray,
-        workers: Workers,
-        offset: NumPyArray | None = None,
     ) -> None:
-        self._rows = rows.precise()
-        self._target, self._share = target, share
+        self._table = table.precise()
         self.loss = loss
         self._has_intercept = has_intercept
-        is_dense = not self._rows.is_sparse
+        is_dense = not table.rows.is_sparse
         farthest = float(np.abs(center / scale).max(initial=0.0))
         is_centred = has_intercept and is_dense and farthest > OFFSET_OF_FLOAT32
-        self._center = center if is_centred else np.zeros(len(center))
         power = np.round(np.log2(scale))
-        self._scale = np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0))
-        self._is_moved = bool(self._center.any() or (self._scale != 1).any())
-        self._workers = workers
-        self._offset = None if offset is None else offset.reshape(len(offset), -1)
+        self._place = Place(
+            center if is_centred else np.zeros(len(center)),
+            np.exp2(np.where(np.abs(power) > _FARTHEST, power, 0.0)),
+        )
         self._squares: NumPyArray | None = None
-        self.n, self.p = rows.shape
+        self.n, self.p = table.rows.shape
         self.width = self.p + has_intercept
 
     # --- Rows ------------------------------------------------------------------------------
 
     def all(self) -> Some:
         """Return the set of all rows."""
-
-        def get(part: slice) -> tuple[Any, NumPyArray, NumPyArray, NumPyArray | float]:
-            block, share = self._moved(self._rows.block(part)), self._share[part]
-            return block, self._target[part], np.ascontiguousarray(share), self._offsets(part)
-
-        return Some(self._rows.slices(), get)
+        return Some(self._table)
 
     def some(self, indices: NumPyArray) -> Some:
         """Return the set of some rows, each of them once, which are kept in memory."""
         indices = np.unique(indices)
-        rows = self._rows.pick(indices)
-        target, share = self._target[indices], np.asarray(self._share[indices])
-        parts = _parts(slice(0, len(indices)), constants.BLOCK_ROWS)
-        return Some(
-            parts,
-            lambda part: (
-                self._moved(rows[part]),
-                target[part],
-                share[part],
-                self._offsets(indices[part]),
-            ),
-        )
+        features = self._table.picked(indices)
+        rows: Rows = DenseRows(features) if isinstance(features, np.ndarray) else CsrRows(features)
+        return Some(self._of_these(rows, indices))
 
     def of_sample(self, sample: Sample, scaling: Scaling) -> Some | None:
         """Return the set of a sample's rows, or None if its coordinates are not those of a proof.
@@ -234,45 +249,24 @@ class Certificate:
         Nothing is read or copied. A row that is there m times has an m-th of its share each time.
         """
         is_dense = isinstance(sample.rows, np.ndarray)
-        if self._is_moved or not is_dense or sample.indices is None:
+        if self._place.is_moved or not is_dense or sample.indices is None:
             return None
         if not (scaling.inverse > 0).all():
             return None
         _, place, copies = np.unique(sample.indices, return_inverse=True, return_counts=True)
-        rows, target = sample.rows[:, : self.p], sample.target
-        share = self._share[sample.indices] / copies[place]
-        parts, indices = _parts(slice(0, len(rows)), constants.BLOCK_ROWS), sample.indices
-        return Some(
-            parts,
-            lambda part: (rows[part], target[part], share[part], self._offsets(indices[part])),
-            scaling,
-        )
+        table = self._of_these(DenseRows(sample.rows[:, : self.p]), sample.indices)
+        return Some(replace(table, share=table.share / copies[place]), scaling)
 
-    def _offsets(self, rows: slice | NumPyArray) -> NumPyArray | float:
-        return 0.0 if self._offset is None else self._offset[rows]
+    def _of_these(self, rows: Rows, indices: NumPyArray) -> Table:
+        target, share, offset = self._table.beside(indices)
+        return Table(rows, target, share, self._table.workers, offset)
 
     def _size_of_offsets(self) -> tuple[float, float]:
         """Return the root mean square and the largest size; of several outputs the largest."""
-        if self._offset is None:
+        if not self._table.has_offset:
             return 0.0, 0.0
-        square = largest = 0.0
-        for part in parts_of(self.n, self._offset.shape[1]):
-            sizes = np.abs(self._offset[part]).max(axis=1)
-            # What weighs nothing has no say.
-            sizes[self._share[part] == 0] = 0
-            square += float(self._share[part] @ np.square(sizes))
-            largest = max(largest, float(sizes.max()))
-        return np.sqrt(square), largest
-
-    def _moved(self, block: Any) -> Any:
-        if issparse(block):
-            if (self._scale != 1).any():
-                numbers = block.data / self._scale[block.indices]
-                return made_of(numbers, block.indices, block.indptr, block.shape)
-            return block
-        if self._center.any():
-            block = block - self._center
-        return block if (self._scale == 1).all() else block / self._scale
+        square, largest = self._table.known(_sizes_of_offsets)
+        return math.sqrt(square), max(largest)
 
     # --- The pass over all rows -----------------------------------------------------------
 
@@ -285,14 +279,13 @@ class Certificate:
         known : Snapshot, optional
             Of this model, with its sums: then there is a pass over its scores alone.
         """
-        loss, scale = self.loss, self._scale
+        loss, (center, scale) = self.loss, self._place
         coef = model.coef * scale[:, None]
-        bias = shifted(model.intercept, self._center, model.coef)
+        bias = shifted(model.intercept, center, model.coef)
         penalty = np.square(np.sqrt(model.l2) / scale)
         slopes = model.l1 / scale
-        everything = self.all()
-        if known is not None and known.sums is not None and not self._is_moved:
-            total = self._of_scores(known.scores, known.sums)
+        if known is not None and known.sums is not None and not self._place.is_moved:
+            total = self._of_scores(known, known.sums)
         else:
             total = self._of_rows(coef, bias)
         squares = self._mean_squares()
@@ -312,8 +305,8 @@ class Certificate:
         of_offset, largest_offset = self._size_of_offsets()
         scores = largest @ size + np.abs(bias).max() + of_offset
         moved = (self.p + 6) * UNIT * float(scores)
-        longest = max((part.stop - part.start for part in everything.parts), default=0)
-        count = longest + len(everything.parts) + 6
+        sizes = self._table.sizes
+        count = max(sizes, default=0) + len(sizes) + 6
         of_scores = 1.72 * noise.slope * moved + 6 * UNIT * float(np.sqrt(noise.square))
         each = of_scores + count * UNIT * float(np.sqrt(residual))
         error = np.full((self.p, k), 4 * np.finfo(float).tiny) + (1.01 * size * each)[:, None]
@@ -353,40 +346,25 @@ class Certificate:
         return point if is_number and noise.is_exact else None
 
     def _of_rows(self, coef: NumPyArray, bias: NumPyArray) -> _Sums:
-        everything = self.all()
         knows_squares = self._squares is not None
-
-        def of_part(part: slice) -> _Sums:
-            block, target, share, offset = everything.get(part)
-            scores = self._flat(block @ coef + (bias + offset))
-            value, residual = self.loss.value_and_residual(scores, target)
-            square, noise = self._of_residuals(scores, residual, target, share)
-            weighted = share[:, None] * residual.reshape(len(share), -1)
-            squares = np.zeros(0) if knows_squares else column_squares(block, share)
-            products, sums = column_products(block, weighted), weighted.sum(axis=0)
-            return _Sums(float(share @ value), products, sums, squares, square, noise)
-
-        total = reduce(operator.add, self._workers.map(of_part, everything.parts))
+        given = self._place, self.loss, coef, bias, not knows_squares
+        total: _Sums = self._table.sum(_sums_of_block, *given)
         if not knows_squares:
             self._squares = total.squares
         return total
 
-    def _of_scores(self, scores: NumPyArray, sums: Sums) -> _Sums:
+    def _of_scores(self, known: Snapshot, sums: Sums) -> _Sums:
         """Return what a pass would, from the sums that a snapshot's pass has left."""
-        loss, scores = self.loss, scores.reshape(self.n, -1)
-
-        def of_part(part: slice) -> tuple[float, Noise]:
-            target, share = self._target[part], np.ascontiguousarray(self._share[part])
-            some = self._flat(scores[part])
-            return self._of_residuals(some, loss.residual(some, target), target, share)
-
+        loss = self.loss
         if loss.has_classes:
             # No residual is greater than 1 - exp(-loss), whose square is less than the loss.
-            residual, none = min(1.0, 1.01 * sums.value), slice(0, 0)
-            noise = loss.noise(self._flat(scores[none]), self._target[none], np.ones(1))
+            scores = np.zeros((0, loss.outputs) if loss.outputs > 1 else 0)
+            noise = loss.noise(scores, np.zeros(0, np.intp), np.ones(1))
+            residual = min(1.0, 1.01 * sums.value)
+        elif sums.noise is not None:
+            residual, noise = sums.noise
         else:
-            squares, noises = zip(*self._workers.map(of_part, self._rows.slices()), strict=True)
-            residual, noise = sum(squares), reduce(operator.add, noises)
+            residual, noise = self._table.sum(noise_of, loss, kept=known.kept, reads=False)
         if self._squares is None:
             self._squares = sums.squares
         return _Sums(
@@ -398,33 +376,10 @@ class Certificate:
             noise=noise,
         )
 
-    def _flat(self, scores: NumPyArray) -> NumPyArray:
-        """Return scores, (rows, K), as losses take them."""
-        return scores[:, 0] if self.loss.outputs == 1 else scores
-
-    def _of_residuals(
-        self, scores: NumPyArray, residual: NumPyArray, target: NumPyArray, share: NumPyArray
-    ) -> tuple[float, Noise]:
-        """Return the mean square of residuals, and the noise of the scores, as losses take them."""
-        largest = np.square(residual) if residual.ndim == 1 else np.square(residual).max(axis=1)
-        square, has_weight = float(share @ largest), share > 0
-        if has_weight.all():
-            return square, self.loss.noise(scores, target, share)
-        some = scores[has_weight], target[has_weight], share[has_weight]
-        return square, self.loss.noise(*some)
-
     def _mean_squares(self) -> NumPyArray:
         """Return the mean square of each feature, (p,): a pass over all rows, once."""
         if self._squares is None:
-            everything = self.all()
-
-            def of_part(part: slice) -> NumPyArray:
-                block, _, share, _ = everything.get(part)
-                return column_squares(block, share)
-
-            self._squares = np.zeros(self.p)
-            for squares in self._workers.map(of_part, everything.parts):
-                self._squares += squares
+            self._squares = self._table.sum(_mean_squares, self._place)
         return self._squares
 
     # --- Bounds -----------------------------------------------------------------------------
@@ -481,28 +436,11 @@ class Certificate:
         farthest : float
             Of the rows: the largest square of a norm in the inverse of the penalty.
         """
-        loss, coef, penalty = self.loss, point.theta[: self.p], point.penalty[: self.p]
+        penalty = point.penalty[: self.p]
         reach = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
-        everything = self.all()
-
-        def of_part(part: slice) -> tuple[NumPyArray, float, float]:
-            block, target, share, offset = everything.get(part)
-            scores = block @ coef + (point.bias + offset)
-            flat = scores[:, 0] if loss.outputs == 1 else scores
-            curvature = share * loss.least_curvature(flat, target)
-            reached = row_squares(block, reach)
-            if loss.outputs == 1:
-                with np.errstate(divide="ignore"):
-                    reached = np.minimum(reached, 1 / curvature)
-            largest = float(reached[curvature > 0].max(initial=0.0))
-            return column_products(block, curvature), float(curvature.sum()), largest
-
-        total, weight, farthest = np.zeros(self.p), 0.0, 0.0
-        for products, of_part_, largest in self._workers.map(of_part, everything.parts):
-            total += products
-            weight += of_part_
-            farthest = max(farthest, largest)
-        return (total / weight if weight > 0 else total), weight, farthest
+        given = self._place, self.loss, point.theta[: self.p], point.bias, reach
+        total, weight, farthest = self._table.sum(_least_curvatures, *given)
+        return (total / weight if weight > 0 else total), weight, float(np.max(farthest))
 
     def by_a_factor(self, point: Point, rows: Some) -> float:
         """Return the bound for a Newton step on some rows; inf for no statement."""
@@ -518,14 +456,16 @@ class Certificate:
         if not np.isfinite(hessian).all():
             return np.inf
         if point.is_free:
-            products = hessian if k == 1 else self._moments(rows)
+            products = hessian
+            if k > 1:
+                products = rows.table.sum(_moments, self._place, self._has_intercept)
             kept &= ~np.repeat(self._dependent(products, rows.scaling), k)
         hessian = hessian[np.ix_(kept, kept)]
         roots = np.sqrt(diagonal[kept])
         scaled = hessian / np.multiply.outer(roots, roots)
         size = len(scaled)
         # The products are off by the first, and their factor by the second.
-        count = roundings([part.stop - part.start for part in rows.parts]) + size + 16
+        count = roundings(rows.table.sizes) + size + 16
         eta = 1.01 * size * count * UNIT
         scaled.flat[:: size + 1] -= 2 * eta
         try:
@@ -551,19 +491,15 @@ class Certificate:
         # Of a row in H^-1, at most; of classes any two of its coordinates.
         largest = (1 + 2 * error) * frobenius * np.square(weights.reshape(width, k)).max(axis=1)
 
-        def norms_of(block: Any) -> NumPyArray:
-            squares = row_squares(block, largest[: self.p])
-            if self._has_intercept:
-                squares = squares + largest[-1]
-            return np.asarray(np.sqrt(squares * (1 + 2 * error) * frobenius))
-
+        of_one = largest[-1] if self._has_intercept else 0.0
+        norms = Norms(largest[: self.p], of_one, (1 + 2 * error) * frobenius)
         # By Cauchy and Schwarz, of the scores' terms for a row of norm 1.
         sizes = np.abs(point.theta[: self.p])
         sizes = sizes[:, 0] if k == 1 else sizes.max(axis=1)
         seen = largest[: self.p] > 0
         squares = float((np.square(sizes[seen]) / largest[: self.p][seen]).sum())
         scored = float(np.sqrt(squares / frobenius))
-        return self._with_step(point, rows, step, norm_of, norms_of, scored)
+        return self._with_step(point, rows, step, norm_of, norms, scored)
 
     def by_rotation(self, point: Point) -> float:
         """Return the bound in coordinates in which all rows are orthonormal: see `orthogonal`.
@@ -573,14 +509,14 @@ class Certificate:
         for coefficients that are at most `LARGEST_RATIO` times as large.
         """
         loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
-        if point.has_corners:
+        if point.has_corners or self._table.is_far:
             return np.inf
-        everything, parts = self.all(), parts_of_triangle(self.n, width)
+        place, parts, table = self._place, parts_of_triangle(self.n, width), self.all().own
         center, theta = np.zeros(p), point.theta
         if self._has_intercept:
             for part in parts:
-                block, _, share, _ = everything.get(part)
-                center += share @ block
+                block = Block(table, 0, part)
+                center += block.share @ place.features(block)
         if point.is_centred:
             theta = theta - theta.mean(axis=1, keepdims=True)
         weights: list[NumPyArray] = []
@@ -589,12 +525,12 @@ class Certificate:
         def blocks() -> Iterator[RowsOfAProof]:
             weights.clear()
             for part in parts:
-                block, target, share, offset = everything.get(part)
-                block = _dense(block)
-                scores = self._flat(block @ point.theta[:p] + (point.bias + offset))
+                block = Block(table, 0, part)
+                numbers, share, target = _dense(place.features(block)), block.share, block.target
+                scores = _flat(_scores(block, numbers, point.theta[:p], point.bias))
                 weights.append(share * loss.least_curvature(scores, target))
-                farthest.append(float((np.abs(block) @ np.abs(point.theta[:p])).max()))
-                features = np.hstack([block - center, np.ones((len(block), width - p))])
+                farthest.append(float((np.abs(numbers) @ np.abs(point.theta[:p])).max()))
+                features = np.hstack([numbers - center, np.ones((len(block), width - p))])
                 residual = loss.residual(scores, target).reshape(len(block), k)
                 yield RowsOfAProof(features, share, weights[-1], residual)
             roots, one = np.sqrt(point.penalty), np.ones(width)
@@ -617,16 +553,6 @@ class Certificate:
         size = float(np.linalg.norm(found.sizes[:, None] * theta))
         bound = self._bound(0.0, tau, (1 + of_curvature) * t, point) * (1 + 2 * of_curvature)
         return bound + LARGEST_RATIO * size * found.left
-
-    def _moments(self, rows: Some) -> NumPyArray:
-        """Return the products of the columns in some rows, (w, w)."""
-
-        def of_part(part: slice) -> NumPyArray:
-            block, _, share, _ = rows.get(part)
-            return gram_of_block(block, share, ones=self._has_intercept)
-
-        products = self._workers.map(of_part, rows.parts, together=1)
-        return sum(products, np.zeros((self.width, self.width)))
 
     def _dependent(self, products: NumPyArray, scaling: Scaling | None) -> NumPyArray:
         """Return which columns are a sum of others in every row, exactly, (w,).
@@ -662,15 +588,15 @@ class Certificate:
                 factors[-1] += scaling.center[columns] - scaling.center @ factors[: self.p]
         factors[columns, np.arange(len(columns))] = -1
         # For the rows as they are stored.
-        factors[: self.p] /= self._scale[:, None]
-        factors *= self._scale[columns]
+        factors[: self.p] /= self._place.scale[:, None]
+        factors *= self._place.scale[columns]
         # Halves and thirds, too.
         sums, are_whole = np.zeros_like(factors), np.zeros(len(columns), bool)
         for times in range(1, _MOST_TIMES + 1):
             wanted = times * factors
             whole = np.rint(wanted)
             if self._has_intercept:
-                wanted[-1] -= self._center @ whole[: self.p]
+                wanted[-1] -= self._place.center @ whole[: self.p]
                 whole[-1] = np.rint(wanted[-1])
             is_constant = (whole[: self.p] != 0).sum(axis=0) == 1
             near = np.abs(wanted - whole) < _WHOLE
@@ -687,26 +613,18 @@ class Certificate:
 
         A column with no factor but its own and the intercept's is asked whether it is constant.
         """
-        rows, size = self._rows, np.abs(factors).sum(axis=0)
+        size = np.abs(factors).sum(axis=0)
         is_pair = (factors != 0).sum(axis=0) == 2
         is_pair &= ((factors == 0) | (np.frexp(np.abs(factors))[0] == 0.5)).all(axis=0)
         used = factors[: self.p] != 0
-        constant = factors[-1] if self._has_intercept else 0.0
         alone = np.flatnonzero((used.sum(axis=0) == 1) & self._has_intercept)
-        value = _dense(rows.block(slice(0, 1))[:, columns[alone]])
-
-        def of_part(part: slice) -> NumPyArray:
-            block = rows.block(part)
-            is_sum = (block @ factors[: self.p] + constant == 0).all(axis=0)
-            is_sum &= is_pair | ~(used & ~_are_exact(block)[:, None]).any(axis=0)
-            is_sum[alone] = (_dense(block[:, columns[alone]]) == value).all(axis=0)
-            return np.asarray(is_sum)
-
+        value = self._table.gathered(np.zeros(1, np.intp))[:, columns[alone]]
         are = size < 2**30
         are[alone] = True
         if len(columns):
-            for of_these in self._workers.map(of_part, rows.slices()):
-                are &= of_these
+            alone_ = columns[alone], alone, value
+            given = factors, self._has_intercept, is_pair, alone_
+            are &= self._table.sum(_exceptions, *given) == 0
         dependent[columns[are]] = True
         return dependent
 
@@ -749,7 +667,7 @@ class Certificate:
         rows: Some,
         step: NumPyArray,
         norm_of: Callable[[NumPyArray], float],
-        norms_of: Callable[[Any], NumPyArray],
+        norms: Norms,
         scored: float,
     ) -> float:
         """Return the bound for a step v, (w, K).
@@ -758,63 +676,32 @@ class Certificate:
         ----------
         norm_of : callable
             From the sizes of a vector's numbers, (w, K), to a bound of its norm in H^-1.
-        norms_of : callable
-            From features to bounds of the norms of their rows in H^-1, (rows,).
+        norms : Norms
+            Bounds of the norms of rows in H^-1.
         scored : float
             Times such a bound it is at least the sum of the sizes of a row's features times
             coefficients.
         """
         loss, k, p = self.loss, self.loss.outputs, self.p
-        coef = point.theta[:p]
         shift = step[-1] if self._has_intercept else np.zeros(k)
-
-        def of_part(part: slice) -> tuple[Any, ...]:
-            block, target, share, offset = rows.get(part)
-            scores, along = block @ coef + (point.bias + offset), block @ step[:p] + shift
-            flat, moved = (scores, along) if k > 1 else (scores[:, 0], along[:, 0])
-            change, square, fall = loss.change(flat, target, moved)
-            weighted = (share * change.T).T.reshape(len(share), k)
-            curvature = share * loss.sure_curvature(flat, target).reshape(len(share), k).max(axis=1)
-            used = curvature > 0
-            norms = norms_of(block)
-            farthest = float(norms[used].max(initial=0))
-            if k == 1:
-                with np.errstate(divide="ignore"):
-                    norms = np.minimum(norms, 1 / np.sqrt(curvature))
-            return (
-                float(share @ square),
-                column_products(block, weighted),
-                weighted.sum(axis=0),
-                np.stack([fall[used], norms[used]], axis=1),
-                farthest,
-            )
-
-        square, products, sums, farthest = 0.0, np.zeros((p, k)), np.zeros(k), 0.0
-        falls = []
-        # Several products of each row: of parts that a cache holds.
-        cached = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // self.width)
-        parts = [part for whole in rows.parts for part in _parts(whole, cached)]
-        for of_square, of_rows, of_sum, of_falls, of_norms in self._workers.map(of_part, parts):
-            square += of_square
-            products += of_rows
-            sums += of_sum
-            falls.append(of_falls)
-            farthest = max(farthest, of_norms)
+        given = self._place, loss, point.theta[:p], point.bias, step[:p], shift, norms
+        square, products, sums, falls, largest_norms = rows.table.sum(_step_of_block, *given)
+        farthest = float(np.max(largest_norms))
         total = np.vstack([products, sums]) if self._has_intercept else products
         penalty = point.penalty[:, None]
         rest = np.abs(point.gradient + total + penalty * step)
         square += float((penalty * step * step).sum())
-        longest = max(part.stop - part.start for part in parts)
-        count = longest + len(parts) + 16
+        sizes = rows.table.sizes
+        count = max(sizes) + len(sizes) + 16
         error = point.error + count * UNIT * np.sqrt(square) * point.size[:, None]
         error += 8 * UNIT * (np.abs(point.gradient) + penalty * np.abs(step))
         tau = norm_of(rest + 1.01 * error)
         of_curvature = 16 * UNIT
         if loss.has_falls:
             of_curvature += 2 * (p + 12) * UNIT * (farthest * scored + point.constant)
-        both = np.concatenate(falls)
+        fall, norm = np.concatenate(falls, axis=1)
         spread = np.sqrt(2) if k > 1 else 1.0
-        largest = both[:, 0] + loss.slope * spread * tau * both[:, 1]
+        largest = fall + loss.slope * spread * tau * norm
         t = (1 + of_curvature) * float(largest.max(initial=0.0))
         return self._bound(np.sqrt(square), tau, t, point) * (1 + 2 * of_curvature)
 
@@ -829,21 +716,9 @@ class Certificate:
 
     def _hessian(self, point: Point, rows: Some) -> NumPyArray:
         """Return the Hessian of some rows with the penalty, theta raveled."""
-        loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
-        coef = point.theta[:p]
-
-        def of_part(part: slice) -> NumPyArray:
-            block, target, share, offset = rows.get(part)
-            scores = block @ coef + (point.bias + offset)
-            weights: Weights
-            if k == 1:
-                weights = share * loss.sure_curvature(scores[:, 0], target)
-            else:
-                weights = ClassWeights(loss.probability(scores), share)
-            return gram_of_block(block, weights, ones=self._has_intercept)
-
-        products = self._workers.map(of_part, rows.parts, together=1)
-        total = sum(products, np.zeros((width * k, width * k))).reshape(width, k, width, k)
+        k, width = self.loss.outputs, self.width
+        given = self._place, self.loss, point.theta[: self.p], point.bias, self._has_intercept
+        total = rows.table.sum(_hessian_of_block, *given).reshape(width, k, width, k)
         for k_ in range(k):
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty
         if k > 1:
@@ -851,7 +726,7 @@ class Certificate:
             # any curvature along it is allowed, and makes the matrix positive definite.
             for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
                 total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
-        return total.reshape(width * k, width * k)
+        return np.asarray(total.reshape(width * k, width * k))
 
 
 class _Sums(NamedTuple):
@@ -864,20 +739,171 @@ class _Sums(NamedTuple):
     residual: float
     noise: Noise
 
-    def __add__(self, other: _Sums) -> _Sums:  # type: ignore[override]
-        return _Sums(
-            self.value + other.value,
-            self.products + other.products,
-            self.sums + other.sums,
-            self.squares + other.squares,
-            self.residual + other.residual,
-            self.noise + other.noise,
+
+class Norms(NamedTuple):
+    """Bounds of the norms of rows: the root of `factor` times the weighted sum of their squares.
+
+    Attributes
+    ----------
+    weights : numpy.ndarray, (p,)
+    of_one : float
+        The weight of the intercept's column.
+    factor : float
+    """
+
+    weights: NumPyArray
+    of_one: float
+    factor: float
+
+    def of(self, features: Any) -> NumPyArray:
+        """Return the bounds for some rows, (rows,)."""
+        return np.asarray(
+            np.sqrt((row_squares(features, self.weights) + self.of_one) * self.factor)
         )
 
 
-def _parts(rows: slice, size: int) -> list[slice]:
-    stop = rows.stop
-    return [slice(start, min(start + size, stop)) for start in range(rows.start, stop, size)]
+# --- Functions of a block -------------------------------------------------------------------
+
+
+def _scores(block: Block, features: Any, coef: NumPyArray, bias: NumPyArray) -> NumPyArray:
+    """Return the scores of features in the certificate's coordinates, (b, K)."""
+    offset = 0.0 if block.offset is None else block.offset.reshape(len(block), -1)
+    return np.asarray(features @ coef + (bias + offset))
+
+
+def _flat(scores: NumPyArray) -> NumPyArray:
+    """Return scores, (b, K), as losses take them."""
+    return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+def _sizes_of_offsets(block: Block) -> tuple[float, list[float]]:
+    assert block.offset is not None
+    sizes = np.abs(block.offset.reshape(len(block), -1)).max(axis=1)
+    # What weighs nothing has no say.
+    sizes[block.share == 0] = 0
+    return float(block.share @ np.square(sizes)), [float(sizes.max())]
+
+
+def _mean_squares(block: Block, place: Place) -> NumPyArray:
+    return column_squares(place.features(block), block.share)
+
+
+def _moments(block: Block, place: Place, has_intercept: bool) -> NumPyArray:
+    """Return the products of the columns, (w, w)."""
+    return gram_of_block(place.features(block), block.share, ones=has_intercept)
+
+
+def _sums_of_block(
+    block: Block,
+    place: Place,
+    loss: Loss,
+    coef: NumPyArray,
+    bias: NumPyArray,
+    takes_squares: bool,
+) -> _Sums:
+    features, share, target = place.features(block), block.share, block.target
+    scores = _flat(_scores(block, features, coef, bias))
+    value, residual = loss.value_and_residual(scores, target)
+    square, noise = noise_of_residuals(loss, scores, residual, target, share)
+    weighted = share[:, None] * residual.reshape(len(share), -1)
+    squares = column_squares(features, share) if takes_squares else np.zeros(0)
+    products, sums = column_products(features, weighted), weighted.sum(axis=0)
+    return _Sums(float(share @ value), products, sums, squares, square, noise)
+
+
+def _least_curvatures(
+    block: Block, place: Place, loss: Loss, coef: NumPyArray, bias: NumPyArray, reach: NumPyArray
+) -> tuple[NumPyArray, float, list[float]]:
+    features = place.features(block)
+    scores = _flat(_scores(block, features, coef, bias))
+    curvature = block.share * loss.least_curvature(scores, block.target)
+    reached = row_squares(features, reach)
+    if loss.outputs == 1:
+        with np.errstate(divide="ignore"):
+            reached = np.minimum(reached, 1 / curvature)
+    largest = float(reached[curvature > 0].max(initial=0.0))
+    return column_products(features, curvature), float(curvature.sum()), [largest]
+
+
+def _hessian_of_block(
+    block: Block,
+    place: Place,
+    loss: Loss,
+    coef: NumPyArray,
+    bias: NumPyArray,
+    has_intercept: bool,
+) -> NumPyArray:
+    features, share = place.features(block), block.share
+    scores = _scores(block, features, coef, bias)
+    weights: Weights
+    if loss.outputs == 1:
+        weights = share * loss.sure_curvature(scores[:, 0], block.target)
+    else:
+        weights = ClassWeights(loss.probability(scores), share)
+    return gram_of_block(features, weights, ones=has_intercept)
+
+
+def _step_of_block(
+    block: Block,
+    place: Place,
+    loss: Loss,
+    coef: NumPyArray,
+    bias: NumPyArray,
+    step: NumPyArray,
+    shift: NumPyArray,
+    norms: Norms,
+) -> tuple[float, NumPyArray, NumPyArray, list[NumPyArray], list[float]]:
+    """Return the sums of a step, the largest falls with their norms, and the largest norm."""
+    features, share, target = place.features(block), block.share, block.target
+    scores, moved = _flat(_scores(block, features, coef, bias)), _flat(features @ step + shift)
+    change, square, fall = loss.change(scores, target, moved)
+    weighted = (share * change.T).T.reshape(len(share), -1)
+    sure = loss.sure_curvature(scores, target).reshape(len(share), -1)
+    curvature = share * sure.max(axis=1)
+    used = curvature > 0
+    each = norms.of(features)
+    farthest = float(each[used].max(initial=0.0))
+    if loss.outputs == 1:
+        with np.errstate(divide="ignore"):
+            each = np.minimum(each, 1 / np.sqrt(curvature))
+    return (
+        float(share @ square),
+        column_products(features, weighted),
+        weighted.sum(axis=0),
+        _frontier(fall[used], each[used]),
+        [farthest],
+    )
+
+
+def _frontier(fall: NumPyArray, norm: NumPyArray) -> list[NumPyArray]:
+    """Return the pairs of falls and norms, (2, m), of which no other has more of both.
+
+    One of them has the largest sum of a fall and a positive factor times the norm.
+    """
+    if np.isnan(fall).any() or np.isnan(norm).any():
+        return [np.full((2, 1), np.nan)]
+    order = np.lexsort([-norm, -fall])
+    fall, norm = fall[order], norm[order]
+    before = np.concatenate([[-np.inf], np.maximum.accumulate(norm)[:-1]])
+    kept = norm > before
+    return [np.stack([fall[kept], norm[kept]])]
+
+
+def _exceptions(
+    block: Block,
+    factors: NumPyArray,
+    has_intercept: bool,
+    is_pair: NumPyArray,
+    alone: tuple[NumPyArray, NumPyArray, NumPyArray],
+) -> NumPyArray:
+    """Return, for each sum of columns, 1 if it is not exactly 0 in the block's rows, else 0."""
+    raw, p = block.raw, block.raw.shape[1]
+    used, constant = factors[:p] != 0, factors[-1] if has_intercept else 0.0
+    is_sum = (raw @ factors[:p] + constant == 0).all(axis=0)
+    is_sum &= is_pair | ~(used & ~_are_exact(raw)[:, None]).any(axis=0)
+    columns, places, value = alone
+    is_sum[places] = (_dense(raw[:, columns]) == value).all(axis=0)
+    return np.asarray(~is_sum, np.intp)
 
 
 def _dense(block: Any) -> NumPyArray:

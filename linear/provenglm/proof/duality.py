@@ -24,18 +24,21 @@ on the first sum has a bound without another pass: see `_shrunk`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from provenglm import constants
-from provenglm.model.losses import Dual
-from provenglm.model.objective import Objective, Snapshot, of_rows, residuals
-from provenglm.rows.blocks import parts_of
+from provenglm.model.losses import Dual, Loss
+from provenglm.model.null_model import least_loss
+from provenglm.model.objective import Objective, Snapshot, clipped, of_rows, residuals
 from provenglm.rows.products import column_products
+from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
+
+_FACTORS = 8
+"""The number of factors of the residuals at which the weights' part of a gap is looked at first."""
 
 # Write max(bound, 0.0) in this order, so that NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
 
@@ -59,7 +62,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
             dual_gradient += np.multiply.outer(mean, dual.constant)
             if dual.of_target:
                 dual_gradient += dual.of_target * of_target
-            return _gap_with_l1(objective, snapshot, dual, dual_gradient)
+            return _gap_with_l1(objective, snapshot, dual, dual_gradient, enough)
         # Compute kept (gradient - penalty theta) + penalty theta + the constant's part, in place,
         # because these arrays are large.
         rest = dual.kept * snapshot.gradient[:-1]
@@ -94,22 +97,20 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
     loss, theta = objective.loss, snapshot.theta
     dual = _dual(objective, np.asarray(objective.share @ residual))
 
-    def of_block(part: slice) -> tuple[float, NumPyArray, NumPyArray]:
-        target, share = objective.target[part], np.ascontiguousarray(objective.share[part])
-        mixed = loss.inside(_mixed(objective, dual, residual[part], target), target)
-        value = float(share @ loss.fenchel(snapshot.scores[part], mixed, target))
+    def fenchel(block: Block) -> tuple[float, NumPyArray, NumPyArray]:
+        target, share = block.exact_target, block.share
+        mixed = loss.inside(_mixed(loss, dual, residual[block.part], target), target)
+        value = float(share @ loss.fenchel(block.scores, mixed, target))
         weighted = (mixed.T * share).T
-        return value, column_products(objective.block(part), weighted), weighted.sum(axis=0)
+        return value, column_products(block.features, weighted), weighted.sum(axis=0)
 
-    value, gradient = 0.0, np.zeros_like(theta)
-    for of_value, of_weights, total in objective.workers.map(of_block, objective.rows.slices()):
-        value += of_value
-        gradient[:-1] += of_weights
-        gradient[-1] += total
+    model = objective.model(theta)
+    value, products, total = objective.table.sum(fenchel, at=model, kept=snapshot.kept)
     objective.reads.rows += objective.n / 2
+    gradient = np.concatenate([products, np.asarray(total)[None]])
     objective.to_theta(gradient)
     rest = gradient[:-1] + objective.used(theta)[:-1] * theta[:-1]
-    return max(value + weighted_square(rest, objective.penalty[:-1]), 0.0)
+    return max(float(value) + weighted_square(rest, objective.penalty[:-1]), 0.0)
 
 
 def known_bound(objective: Objective, snapshot: Snapshot) -> float:
@@ -119,10 +120,7 @@ def known_bound(objective: Objective, snapshot: Snapshot) -> float:
 
 def _above_least(objective: Objective, snapshot: Snapshot) -> float:
     """Return the objective minus the mean of the losses' infima."""
-    least = 0.0
-    if objective.loss.has_least:
-        least = objective.mean(lambda part: objective.loss.least(objective.target[part]))
-    return snapshot.objective - least
+    return snapshot.objective - least_loss(objective.table, objective.loss)
 
 
 def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
@@ -139,7 +137,11 @@ def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
 
 
 def _gap_with_l1(
-    objective: Objective, snapshot: Snapshot, dual: Dual, dual_gradient: NumPyArray
+    objective: Objective,
+    snapshot: Snapshot,
+    dual: Dual,
+    dual_gradient: NumPyArray,
+    enough: float,
 ) -> float:
     """Return the smallest bound among those for a few factors of the residuals."""
     assert objective.l1 is not None
@@ -156,28 +158,61 @@ def _gap_with_l1(
         square = np.where(excess == 0, 0.0, np.square(excess) / (2 * penalty))
         return value + factor * slope + float(square.sum())
 
-    of_dual = _terms(objective, snapshot, dual)
+    feasible, bound = _feasible(size, l1), _above_least(objective, snapshot)
+    if objective.table.is_far:
+        # The other terms cost a pass. They are at least 0.
+        rests = [of_weights(factor) for factor in np.linspace(feasible, 1, _FACTORS)]
+        if not min(rests) <= enough:
+            return max(bound, 0.0)
+    of_dual, spread = _terms_with_l1(objective, snapshot, dual, feasible)
     gap = of_dual + of_weights(1.0)
-    feasible = _feasible(size, l1)
     if feasible < 1 and np.isfinite(of_dual):
-        spread = _spread(objective, snapshot) if objective.loss.has_classes else np.inf
-        curvature = spread
-        if spread == np.inf:
-            divergence = _divergence(objective, snapshot, dual, feasible)
-            gap = min(gap, divergence + of_weights(feasible))
-            curvature = 2 * divergence / (1 - feasible) ** 2
+        curvature, has_spread = spread, objective.loss.has_classes and spread < np.inf
+        if not objective.loss.has_classes:
+            gap = min(gap, spread + of_weights(feasible))
+            curvature = 2 * spread / (1 - feasible) ** 2
         factor = best_factor(curvature, slope, size, l1, penalty)
         rest = of_weights(factor)
         if rest < gap:
             divergence = np.inf
-            if spread < np.inf:
+            if has_spread:
                 divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
             # If this bound is most of the gap, it may be far above the divergence.
             if not divergence <= rest:
                 divergence = _divergence(objective, snapshot, dual, factor)
             gap = min(gap, divergence + rest)
-    bound = _above_least(objective, snapshot)
     return max(min(gap, bound) if np.isfinite(gap) else bound, 0.0)
+
+
+def _terms_with_l1(
+    objective: Objective, snapshot: Snapshot, dual: Dual, feasible: float
+) -> tuple[float, float]:
+    """Return `_terms` and, for classes, the spread r^2 / l'', for others `_divergence`."""
+    loss = objective.loss
+    given = loss, snapshot.gradient[-1], objective.mean_target(), dual._replace(terms=0.0), feasible
+    terms, spread = objective.sum(_of_l1, *given, not isinstance(dual.terms, float), at=snapshot)
+    if isinstance(dual.terms, float):
+        terms = dual.terms
+    if not loss.has_classes:
+        return terms, max(float(spread), 0.0)
+    return terms, spread if np.isfinite(spread) else np.inf
+
+
+def _of_l1(
+    block: Block,
+    loss: Loss,
+    excess: NumPyArray,
+    mean: NumPyArray,
+    dual: Dual,
+    feasible: float,
+    has_terms: bool,
+) -> tuple[float, float]:
+    terms = _balanced_terms(block, loss, excess, mean) if has_terms else 0.0
+    if feasible >= 1:
+        return terms, 0.0
+    if loss.has_classes:
+        return terms, _spread_of_block(block, loss)
+    return terms, _scaled_terms(block, loss, dual, feasible)
 
 
 def _feasible(size: NumPyArray, l1: NumPyArray) -> float:
@@ -218,41 +253,33 @@ def best_factor(
 
 def _divergence(objective: Objective, snapshot: Snapshot, dual: Dual, factor: float) -> float:
     """Return the mean of Fenchel's terms at the residuals times a factor below 1."""
-    loss = objective.loss
-
-    def of_part(part: slice) -> NumPyArray:
-        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        residual = _mixed(objective, dual, residuals(objective, snapshot, part), target)
-        return loss.fenchel(scores, loss.inside(factor * residual, target), target)
-
-    return max(_mean(objective, of_part), 0.0)
+    numbers = dual._replace(terms=0.0)
+    found = objective.sum(_scaled_terms, objective.loss, numbers, factor, at=snapshot)
+    return max(float(found), 0.0)
 
 
-def _mixed(
-    objective: Objective, dual: Dual, residual: NumPyArray, target: NumPyArray
-) -> NumPyArray:
+def _scaled_terms(block: Block, loss: Loss, dual: Dual, factor: float) -> float:
+    target = block.exact_target
+    residual = factor * _mixed(loss, dual, residuals(block, loss), target)
+    return _mean(block, loss.fenchel(block.precise_scores, loss.inside(residual, target), target))
+
+
+def _mixed(loss: Loss, dual: Dual, residual: NumPyArray, target: NumPyArray) -> NumPyArray:
     """Return residuals of some rows, mixed with a constant so that all residuals sum to 0."""
     mixed: NumPyArray = dual.kept * residual + dual.constant
     if dual.of_target and mixed.ndim > 1:
         mixed[np.arange(len(target)), target] += dual.of_target
     elif dual.of_target:
-        mixed += dual.of_target * objective.loss.observed(target)
+        mixed += dual.of_target * loss.observed(target)
     return mixed
 
 
-def _spread(objective: Objective, snapshot: Snapshot) -> float:
-    """Return the mean of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
-    loss = objective.loss
-
-    def of_part(part: slice) -> NumPyArray:
-        scores, target = snapshot.scores[part].astype(np.float64), objective.target[part]
-        square = np.square(residuals(objective, snapshot, part))
-        if scores.ndim == 1:
-            return np.asarray(square / loss.curvature(scores, target))
-        return np.asarray((square / loss.probability(scores)).sum(axis=1))
-
-    found = _mean(objective, of_part)
-    return found if np.isfinite(found) else np.inf
+def _spread_of_block(block: Block, loss: Loss) -> float:
+    """Return the sum of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
+    scores, square = block.precise_scores, np.square(residuals(block, loss))
+    if scores.ndim == 1:
+        return _mean(block, np.asarray(square / loss.curvature(scores, block.exact_target)))
+    return _mean(block, np.asarray((square / loss.probability(scores)).sum(axis=1)))
 
 
 def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float:
@@ -274,44 +301,35 @@ def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float
 
 def _is_exact(objective: Objective, snapshot: Snapshot) -> bool:
     """Whether no score of a row with a weight was clipped: see `Loss.is_exact`."""
-    loss = objective.loss
-
-    def of_part(part: slice) -> bool:
-        scores, target = snapshot.scores[part], objective.target[part]
-        if loss.is_exact(scores, target):
-            return True
-        counts = objective.share[part] > 0
-        return loss.is_exact(scores[counts], target[counts])
-
+    if snapshot.clipped is not None:
+        return snapshot.clipped == 0
     # Only losses with a log link clip scores.
-    if not loss.has_logarithm:
+    if not objective.loss.has_logarithm:
         return True
-    return all(objective.workers.map(of_part, parts_of(objective.n)))
+    return bool(objective.sum(clipped, objective.loss, at=snapshot) == 0)
 
 
 def _dual(objective: Objective, excess: NumPyArray) -> Dual:
     """Return how residuals with the mean `excess` are balanced."""
     if not objective.intercept:
         return Dual(1.0, np.zeros(excess.shape), 0.0, 0.0)
-    has_one = objective.loss.outputs == 1
-    mean = np.asarray(objective.mean_target()) if has_one else objective.class_shares()
-    return objective.loss.balanced(excess, mean, objective.is_long)
+    return objective.loss.balanced(excess, objective.mean_target())
 
 
 def _terms(objective: Objective, snapshot: Snapshot, dual: Dual) -> float:
     """Return the mean of Fenchel's terms at the balanced residuals."""
-    terms = dual.terms
-    if isinstance(terms, float):
-        return terms
-    return _mean(objective, lambda part: terms(snapshot.scores[part], objective.target[part]))
+    if isinstance(dual.terms, float):
+        return dual.terms
+    given = objective.loss, snapshot.gradient[-1], objective.mean_target()
+    return float(objective.sum(_balanced_terms, *given, at=snapshot))
 
 
-def _mean(objective: Objective, function: Callable[[slice], NumPyArray]) -> float:
-    """Return the mean over all samples of a function of some of them."""
+def _balanced_terms(block: Block, loss: Loss, excess: NumPyArray, mean: NumPyArray) -> float:
+    terms = loss.balanced(excess, mean).terms
+    assert not isinstance(terms, float)
+    return _mean(block, terms(block.scores, block.exact_target))
 
-    def of_part(part: slice) -> float:
-        share = np.ascontiguousarray(objective.share[part])
-        # A row without weight may have an infinite value.
-        return float(share @ np.where(share > 0, function(part), 0))
 
-    return sum(objective.workers.map(of_part, parts_of(objective.n, objective.loss.outputs)))
+def _mean(block: Block, values: NumPyArray) -> float:
+    # A row without weight may have an infinite value.
+    return float(block.share @ np.where(block.share > 0, values, 0))

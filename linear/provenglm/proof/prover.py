@@ -15,6 +15,9 @@ from provenglm.model.sampling import draw
 from provenglm.proof.certificate import Certificate, Model, Some
 from provenglm.types import NumPyArray
 
+_GROWTH = 4
+"""A further proof takes so many times the rows of the one before."""
+
 _LITTLE_OF_A_PASS = 0.25
 """A proof by a Newton step that costs less of a pass is tried before others."""
 
@@ -24,15 +27,11 @@ def certificate_of(objective: Objective) -> Certificate:
     scaling = objective.scaling
     used = scaling.inverse > 0
     return Certificate(
-        objective.rows,
-        objective.target,
-        objective.share,
+        objective.table,
         objective.loss,
         objective.intercept,
         scaling.center,
         np.divide(1, scaling.inverse, out=np.ones_like(scaling.inverse), where=used),
-        objective.workers,
-        objective.offset,
     )
 
 
@@ -82,7 +81,7 @@ class Prover:
     def is_cheap(self) -> bool:
         """Whether a Newton step on the fewest rows costs much less than a pass over all rows."""
         step = constants.PRODUCT * float(self._least + self._width) * self._width
-        a_pass = constants.NUMBER * len(self._problem.target)
+        a_pass = constants.NUMBER * self._objective.n
         return self.has_factor and step <= _LITTLE_OF_A_PASS * a_pass
 
     @cached_property
@@ -93,7 +92,7 @@ class Prover:
         """Return about the bound from as many rows as a proof can have."""
         if not self.has_factor:
             return estimate
-        part = self._most / len(self._problem.target)
+        part = self._most / self._objective.n
         return estimate / max(part, self._part(known))
 
     def of(
@@ -130,7 +129,7 @@ class Prover:
                 gap = min(gap, certificate.without_a_step(point, enough))
             if gap > enough and self.has_factor and not is_cheap:
                 gap = min(gap, certificate.by_a_factor(point, self._some(known, near)))
-            numbers = float(len(self._problem.target)) * self._width**2
+            numbers = float(self._objective.n) * self._width**2
             if gap > enough and self.has_factor and numbers <= constants.LARGEST_PROOF:
                 gap = min(gap, certificate.by_rotation(point))
         return point.objective, gap
@@ -142,7 +141,7 @@ class Prover:
     @cached_property
     def _of_sample(self) -> Some | None:
         """The sample's rows, if they are some of all and in coordinates of a proof."""
-        is_some = 0 < len(self._sample.rows) < len(self._problem.target)
+        is_some = 0 < len(self._sample.rows) < self._objective.n
         if not (is_some and self.has_factor):
             return None
         return self._certificate.of_sample(self._sample, self._objective.scaling)
@@ -156,7 +155,7 @@ class Prover:
             self._curvature = 0.0
             if self._of_sample is not None:
                 sample = self._sample
-                share = self._of_sample.get(slice(0, len(sample.rows)))[2]
+                share = self._of_sample.own.share
                 scores = sample.scores(known.theta)
                 each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
                 own, whole = (float((some @ each).sum()) for some in (share, sample.share))
@@ -166,18 +165,16 @@ class Prover:
     def _some(self, known: Snapshot, near: float) -> Some:
         """Return as many rows as a proof needs, if the estimate is `near` times what is asked."""
         problem, size, part = self._problem, len(self._sample.rows), self._part(known)
-        n, wanted = len(problem.target), 2 * near
+        n, wanted = self._objective.n, 2 * near
         is_enough = part > 0 and near <= self.reach(known) and self._least <= size
         if self._of_sample is not None and is_enough:
             count = max(self._least, int(min(1, wanted / part) * size))
-            self._least = constants.GROWTH * count
-            parts = [slice(p.start, min(p.stop, count)) for p in self._of_sample.parts]
-            return self._of_sample._replace(parts=[p for p in parts if p.start < p.stop])
+            self._least = _GROWTH * count
+            return self._of_sample.head(count)
         count = max(self._least, int(min(1, wanted) * n))
-        self._least = constants.GROWTH * count
+        self._least = _GROWTH * count
         size = min(count, self._most)
         if size >= n:
             return self._certificate.all()
-        share = self._objective.share
-        rows, _ = draw(problem.loss, problem.target, share, size, self._rng, problem.is_long)
+        rows, _ = draw(problem.loss, self._objective.table, size, self._rng)
         return self._certificate.some(rows)

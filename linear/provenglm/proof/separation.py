@@ -18,14 +18,16 @@ program.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from provenglm import constants
-from provenglm.model.objective import Objective
+from provenglm.model.losses import Loss
+from provenglm.model.objective import Objective, Scaling, Snapshot
+from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _MOST_WEIGHTS, _MOST_NUMBERS = 1000, 2e7
@@ -41,39 +43,39 @@ _OF_PROGRAM = 1e-6
 """The same threshold for a solution of the linear program, which has a tolerance of 1e-7."""
 
 
-def are_quasi_separated(objective: Objective, scores: NumPyArray, distance: float) -> bool:
+def are_quasi_separated(objective: Objective, point: Snapshot, distance: float) -> bool:
     """Return whether such a direction exists; False also if finding out would take too long.
 
     Parameters
     ----------
     objective : Objective
         An objective without a penalty, of a loss of classes or one that falls at targets of 0.
-    scores : numpy.ndarray, (n,) or (n, K)
-        Scores near the infimum.
+    point : Snapshot
+        A point near the infimum.
     distance : float
         An upper bound of the distance to the infimum.
     """
     if _has_column(objective):
         return True
-    used = objective.scaling.inverse > 0
-    classes = max(1, objective.loss.outputs - 1)
-    columns = int(used.sum()) + objective.intercept
-    if not 0 < columns * classes <= _MOST_WEIGHTS:
+    used, loss = objective.scaling.inverse > 0, objective.loss
+    classes = max(1, loss.outputs - 1)
+    width = (int(used.sum()) + objective.intercept) * classes
+    if not 0 < width <= _MOST_WEIGHTS:
         return False
-    rows, others, mass = _pairs(objective, scores)
-    stays = mass > distance
-    first = np.random.default_rng(0).permutation(np.flatnonzero(stays))
-    first = np.sort(first[: 2 * columns * classes + 50])
-    directions = np.eye(columns * classes)
-    if len(first):
-        margins = _margins(objective, rows[first], others[first], directions)
-        directions = directions @ _null_space(margins)
-    if directions.size == 0 or len(rows) * directions.shape[1] > _MOST_NUMBERS:
+    table, model = objective.table.precise(), objective.precise().model(point.theta)
+    kept, place = point.kept, _Place(used, objective.scaling, objective.intercept)
+    given = loss, distance
+    staying = table.sum(_count_of_staying, *given, at=model, kept=kept, reads=False)
+    directions = np.eye(width)
+    if staying:
+        part = (2 * width + 50) / staying
+        drawn = table.sum(_drawn, *given, part, place, directions, at=model, kept=kept)
+        directions = directions @ _null_space(np.concatenate(drawn))
+    if directions.size == 0 or table.n * classes * directions.shape[1] > _MOST_NUMBERS:
         return False
-    margins = _margins(objective, rows, others, directions)
-    moves = np.abs(margins).max(axis=1) > _SAME
-    left = _null_space(margins[stays & moves], _SAME)
-    return _some_direction(margins[~stays & moves] @ left)
+    stay, move = table.sum(_moves, *given, place, directions, at=model, kept=kept)
+    left = _null_space(np.concatenate(stay), _SAME)
+    return _some_direction(np.concatenate(move) @ left)
 
 
 def _has_column(objective: Objective) -> bool:
@@ -81,20 +83,10 @@ def _has_column(objective: Objective) -> bool:
 
     Usually this is a category that never occurs in a class. For targets of 0 it has no other rows.
     """
-    loss, rows = objective.loss, objective.rows.precise()
-    groups, p = max(2, loss.outputs), rows.shape[1]
-    if groups * p > _MOST_NUMBERS:
+    loss, table = objective.loss, objective.table.precise()
+    if max(2, loss.outputs) * table.rows.shape[1] > _MOST_NUMBERS:
         return False
-    # Compare counts instead of sums, because 1e17 - 1 is 1e17.
-    above, below = np.zeros((groups, p)), np.zeros((groups, p))
-    for part in rows.slices():
-        block: Any = rows.block(part)
-        kept = np.flatnonzero(objective.share[part] > 0)
-        group = loss.observed(objective.target[part])[kept]
-        group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
-        of_groups = csr_array((np.ones(len(kept)), (group, kept)), (groups, block.shape[0]))
-        above += of_groups @ (block > 0)
-        below += of_groups @ (block < 0)
+    above, below = table.sum(_signs, loss)
     is_one_sided = (objective.scaling.inverse > 0) & (above.any(axis=0) != below.any(axis=0))
     is_empty = above + below == 0
     if loss.falls_at_zero:
@@ -102,49 +94,118 @@ def _has_column(objective: Objective) -> bool:
     return bool((is_one_sided & is_empty.any(axis=0)).any())
 
 
-def _pairs(objective: Objective, scores: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return rows, classes other than their own, and the largest possible gain of each pair.
+def _signs(block: Block, loss: Loss) -> tuple[NumPyArray, NumPyArray]:
+    """Return how many numbers of each group and column are above 0, and below 0.
 
-    The gain is the share times the other class's probability, or times the mean at a target 0.
+    Counts are compared instead of sums, because 1e17 - 1 is 1e17.
     """
-    loss, share = objective.loss, objective.share[:]
-    residual = np.abs(loss.residual(scores.astype(np.float64), objective.target))
+    features: Any = block.raw
+    kept = np.flatnonzero(block.share > 0)
+    group = loss.observed(block.exact_target)[kept]
+    group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
+    shape = max(2, loss.outputs), len(block)
+    of_groups = csr_array((np.ones(len(kept)), (group, kept)), shape)
+    above, below = of_groups @ (features > 0), of_groups @ (features < 0)
+    if issparse(above):
+        above, below = above.toarray(), below.toarray()
+    return np.asarray(above, np.float64), np.asarray(below, np.float64)
+
+
+class _Place(NamedTuple):
+    """The coordinates in which margins are computed."""
+
+    used: NumPyArray
+    scaling: Scaling
+    intercept: bool
+
+
+def _pairs(block: Block, loss: Loss, distance: float) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+    """Return rows, classes other than their own, and whether the pair's gain exceeds `distance`.
+
+    The largest possible gain is the share times the other class's probability, or times the mean
+    at a target 0.
+    """
+    share, target = block.share, block.exact_target
+    residual = np.abs(loss.residual(block.precise_scores, target))
     if loss.falls_at_zero:
-        residual[objective.target > 0] = np.inf
+        residual[target > 0] = np.inf
     if residual.ndim == 1:
         rows = np.flatnonzero(share > 0)
-        return rows, np.zeros(len(rows), np.intp), share[rows] * residual[rows]
+        return rows, np.zeros(len(rows), np.intp), share[rows] * residual[rows] > distance
     is_other = np.repeat(share[:, None] > 0, residual.shape[1], axis=1)
-    is_other[np.arange(len(residual)), objective.target] = False
+    is_other[np.arange(len(residual)), target] = False
     rows, others = np.nonzero(is_other)
-    return rows, others, share[rows] * residual[rows, others]
+    return rows, others, share[rows] * residual[rows, others] > distance
+
+
+def _count_of_staying(block: Block, loss: Loss, distance: float) -> int:
+    return int(np.count_nonzero(_pairs(block, loss, distance)[2]))
+
+
+def _drawn(
+    block: Block,
+    loss: Loss,
+    distance: float,
+    part: float,
+    place: _Place,
+    directions: NumPyArray,
+) -> list[NumPyArray]:
+    """Return the margins of about a part of the pairs whose gain exceeds `distance`."""
+    rows, others, stays = _pairs(block, loss, distance)
+    chosen = np.flatnonzero(stays)
+    is_drawn = np.random.default_rng(block.start).random(len(chosen)) <= part
+    chosen = chosen[is_drawn]
+    return [_margins(block, loss, place, rows[chosen], others[chosen], directions)]
+
+
+def _moves(
+    block: Block, loss: Loss, distance: float, place: _Place, directions: NumPyArray
+) -> tuple[list[NumPyArray], list[NumPyArray]]:
+    """Return the margins that are not 0, of pairs whose gain exceeds `distance` and of others.
+
+    Of the former a triangle with the same products stands for all.
+    """
+    rows, others, stays = _pairs(block, loss, distance)
+    margins = _margins(block, loss, place, rows, others, directions)
+    moves = np.abs(margins).max(axis=1, initial=0.0) > _SAME
+    stay, move = margins[stays & moves], margins[~stays & moves]
+    if len(stay) > stay.shape[1]:
+        stay = np.asarray(np.linalg.qr(stay, mode="r"))
+    return [stay], [move]
 
 
 def _margins(
-    objective: Objective, rows: NumPyArray, others: NumPyArray, directions: NumPyArray
+    block: Block,
+    loss: Loss,
+    place: _Place,
+    rows: NumPyArray,
+    others: NumPyArray,
+    directions: NumPyArray,
 ) -> NumPyArray:
     """Return the gain of each pair along each direction, for rows of length 1.
 
     With K classes the last one has no weights of its own, because shifting all changes nothing.
     """
-    used = objective.scaling.inverse > 0
-    center, inverse = objective.scaling.center[used], objective.scaling.inverse[used]
-    count, precise = directions.shape[1], objective.rows.precise()
-    each = directions.reshape(len(inverse) + objective.intercept, -1)
+    used, scaling, intercept = place
+    center, inverse = scaling.center[used], scaling.inverse[used]
+    count, features = directions.shape[1], block.raw
+    each = directions.reshape(len(inverse) + intercept, -1)
     classes = each.shape[1] // max(count, 1)
     margins = np.empty((len(rows), count))
     step = max(1, constants.PART_ROWS // max(1, len(each)))
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        some, place = np.unique(rows[part], return_inverse=True)
-        block = (precise.gather(some)[:, used] - center) * inverse
-        if objective.intercept:
-            block = np.column_stack([block, np.ones(len(block))])
-        size = np.sqrt(np.square(block).sum(axis=1))
-        block /= np.where(size > 0, size, 1.0)[:, None]
-        gains = (block @ each).reshape(len(some), classes, count)[place]
-        own = objective.loss.observed(objective.target[rows[part]]).astype(np.intp)
-        if objective.loss.outputs == 1:
+        some, again = np.unique(rows[part], return_inverse=True)
+        numbers: Any = features[some]
+        numbers = numbers.toarray() if issparse(numbers) else numbers
+        numbers = (numbers[:, used] - center) * inverse
+        if intercept:
+            numbers = np.column_stack([numbers, np.ones(len(numbers))])
+        size = np.sqrt(np.square(numbers).sum(axis=1))
+        numbers /= np.where(size > 0, size, 1.0)[:, None]
+        gains = (numbers @ each).reshape(len(some), classes, count)[again]
+        own = loss.observed(block.exact_target[rows[part]]).astype(np.intp)
+        if loss.outputs == 1:
             margins[part] = np.where(own > 0, 1.0, -1.0)[:, None] * gains[:, 0]
         else:
             gains = np.concatenate([gains, np.zeros((len(gains), 1, count))], axis=1)

@@ -52,17 +52,3 @@ class Rows(Protocol):
     def precise(self) -> Rows:
         """Return the same rows with blocks in float64."""
         ...
-
-    def moments(
-        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray]:
-        """Return the means of ``x - center`` and of its square for some columns, in float64.
-
-        Parameters
-        ----------
-        share : numpy.ndarray, (n,)
-        center : numpy.ndarray, (p,)
-        wanted : numpy.ndarray, (c,)
-            The indices of the columns.
-        """
-        ...

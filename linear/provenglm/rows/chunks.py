@@ -49,10 +49,10 @@ class Chunks:
     memory_limit : int or str, optional
         The resident memory that `fit` may use in addition to its arguments and to the memory that
         the process has before: a number of bytes, or a text such as '500 MB', '2 GB' or '1 GiB'.
-        It includes the arrays with numbers for each row. For three or more classes these take about
-        25 bytes per row and class. For two classes and for regressions they take 25 to 50 bytes per
-        row. Weights take 16 bytes per row, and offsets 8 bytes per score. The default is 1 GB, or
-        twice the size of these arrays if that is more.
+        It includes the arrays with numbers for each row: 1 to 8 bytes per label or target, 16 for
+        weights, 8 for the offset of each score, 8 for each fold of a cross-validation, and 100 for
+        Huber's loss with its scale. The default is 1 GB, or twice the size of these arrays if that
+        is more.
 
     Attributes
     ----------

@@ -7,7 +7,6 @@ work on several blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -118,37 +117,6 @@ class CsrRows:
             getattr(self._features, of) for of in ("data", "indices", "indptr")
         )
         return data, indices.view(f"u{indices.itemsize}"), indptr.view(f"u{indptr.itemsize}")
-
-    def moments(
-        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray]:
-        """Return the means of ``x - center`` and of its square for some columns, in float64.
-
-        Entries that are not stored count as 0. Their share is 1 minus the share of the stored
-        entries.
-        """
-        p = self.shape[1]
-        mean, square, present = np.zeros(p), np.zeros(p), np.zeros(p)
-        count = np.zeros(p, np.int64)
-        for data, columns, each in self._numbers(share):
-            count += np.bincount(columns, minlength=p)
-            change = data - center[columns]
-            present += np.bincount(columns, each, p)
-            each *= change
-            mean += np.bincount(columns, each, p)
-            each *= change
-            square += np.bincount(columns, each, p)
-        # If a column is stored in every row, the share of absent entries is only rounding.
-        absent = np.maximum(share.sum() - present, 0) * (count < self.shape[0])
-        mean, square = mean - absent * center, square + absent * np.square(center)
-        return mean[wanted], square[wanted]
-
-    def _numbers(self, share: NumPyArray) -> Iterator[tuple[NumPyArray, NumPyArray, NumPyArray]]:
-        """Yield, for each block, values in float64, their columns, and the shares of their rows."""
-        for rows in self.slices():
-            block = self.block(rows)
-            each = np.repeat(share[rows], np.diff(block.indptr))
-            yield block.data.astype(np.float64), block.indices, each
 
 
 def made_of(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from provenglm.rows.blocks import moments_of, slices_of
+from provenglm.rows.blocks import slices_of
 from provenglm.types import NumPyArray
 
 
@@ -65,8 +65,3 @@ class DenseRows:
 
     def precise(self) -> DenseRows:
         return DenseRows(self._features, np.dtype(np.float64))
-
-    def moments(
-        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray]:
-        return moments_of(self, share, center, wanted)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from provenglm import constants
-from provenglm.rows.blocks import moments_of, slices_of
+from provenglm.rows.blocks import slices_of
 from provenglm.rows.chunks import Chunks
 from provenglm.rows.parts import Part, mapped_root, part_of
 from provenglm.types import NumPyArray
@@ -99,12 +99,6 @@ class DiskRows:
     def precise(self) -> DiskRows:
         """Return the same rows, handed out in float64."""
         return DiskRows(self._parts, np.dtype(np.float64))
-
-    def moments(
-        self, share: NumPyArray, center: NumPyArray, wanted: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray]:
-        """Return the means of ``x - center`` and of its square, in float64, of some columns."""
-        return moments_of(self, share, center, wanted)
 
     def _read(self, start: int, stop: int) -> NumPyArray:
         k = bisect_right(self._starts, start) - 1
