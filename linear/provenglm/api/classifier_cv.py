@@ -107,9 +107,8 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):
     n_iter_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
         Number of snapshots per point, including the one at its start.
     gaps_, decrements_ : numpy.ndarray of shape (n_folds, n_l1_ratios, n_cs)
-        Proven and estimated distance of each point to its optimum. If all folds share one Hessian,
-        a point ends when its *estimate* reaches `tol`; its proven bound may be far larger. `gap_`
-        belongs to the final fit.
+        Proven and estimated distance of each point to its optimum. `gap_` belongs to the final
+        fit.
     classes_, coef_, intercept_
         As in :class:`GLMClassifier`.
     objective_, gap_, decrement_, history_, solver_, why_, stop_reason_

@@ -35,7 +35,7 @@ __all__ = ["GLMRegressorCV"]
 _GREATEST, _LEAST = 4, -4
 """Exponents of the largest and the smallest alpha of the default grid, for the *sum* of losses."""
 
-_OF_THE_GREATEST = 1e-3
+_ALPHA_RATIO = 1e-3
 """Ratio of the smallest to the largest alpha of the grid with an L1 penalty, as in LassoCV."""
 
 
@@ -236,7 +236,7 @@ def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
         total = len(problem.target) if weight is None else float(weight.sum())
         return np.asarray(np.logspace(_GREATEST, _LEAST, count) / total)
     greatest = _greatest_slope(problem) / ratio or 1.0
-    return np.asarray(np.geomspace(greatest, _OF_THE_GREATEST * greatest, count))
+    return np.asarray(np.geomspace(greatest, _ALPHA_RATIO * greatest, count))
 
 
 def _greatest_slope(problem: Problem) -> float:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Solve = Callable[[Problem, Settings, "Start | None"], Solution]
 """A function from a problem, its settings and a start to its solution."""
 
-_OF_THE_LAST_FIT = (
+_FINAL_FIT_ATTRIBUTES = (
     *("objective_", "gap_", "decrement_", "history_"),
     *("solver_", "why_", "stop_reason_", "scale_"),
 )
@@ -288,7 +288,7 @@ class CrossValidated(RoutedScoring):
             solution = self._refitted(last, start, deadline)
             coef, intercept = solution.coef, solution.intercept
         else:
-            self._forget(*_OF_THE_LAST_FIT)
+            self._forget(*_FINAL_FIT_ATTRIBUTES)
         is_one = (grid == grid[0]).all()
         setattr(self, f"{self.strength}_", strength)
         setattr(self, f"{self.strength}s_", grid[0] if is_one else grid)

@@ -54,10 +54,10 @@ _NUMPY_2 = re.compile(r"np\.\w+\((.*)\)")
 """NumPy 2 writes ``np.str_('many')`` where NumPy 1 writes ``'many'``."""
 
 _LEAST_TO_SQUARE = 1e-140
+"""Squares of numbers from this to its inverse, and their sums, do not underflow or overflow."""
 
 _FARTHEST = 100.0
 """Distance from the mean up to which exp() of an offset, times a target, is within float64."""
-"""Squares of numbers from this to its inverse, and their sums, do not underflow or overflow."""
 
 
 class Labels(NamedTuple):

@@ -22,7 +22,7 @@ OFFSET_OF_FLOAT32 = 30.0
 loses up to 2 digits."""
 
 _LEAST_CURVATURE = 1e-3
-"""The curvature in a Hessian of samples on the linear part of Huber's loss."""
+"""The curvature that a Hessian uses for samples on the linear part of Huber's loss."""
 
 MOST_LOG = {2: 10.0, 4: 80.0, 8: 500.0}
 """The largest score, by the bytes of a number: the sum of exp() of larger scores would overflow."""
@@ -41,8 +41,7 @@ class Noise(NamedTuple):
     slope : float
         The largest curvature.
     square : float
-        The mean square of the predictions and of the targets, which a residual is the difference
-        of.
+        The mean square of |prediction| + |target|: a residual is the difference of the two.
     is_exact : bool
         Whether no score was clipped to the range of its loss.
     """
@@ -191,14 +190,14 @@ class Loss(ABC):
     has_falls: bool = True
     """Whether the curvature changes along a step; otherwise the loss is quadratic in its range."""
     first_fall: float = 0.0
-    """The largest relative move without a step, for rows with a `least_curvature`."""
+    """The largest relative move before any step, among rows with a `least_curvature` above 0."""
 
     @property
     def slope(self) -> float:
-        """The largest change of a row's relative move by a step of its score by 1.
+        """The largest change of a row's relative move if its score changes by 1.
 
-        It is a bound of the third derivative relative to the second. Without such a bound a Newton
-        step proves nothing; with one, `noise` must be defined as well.
+        It bounds the third derivative divided by the second. If it is infinite, no proof by a
+        Newton step is tried. If it is finite, `noise` must be defined as well.
         """
         return np.inf
 
@@ -637,7 +636,7 @@ class Huber(Loss):
     first_fall = 0.5
     needs_all_targets = True
     has_scale = True
-    bytes_of_a_row = 100  # of the search for the scale
+    bytes_of_a_row = 100  # for the search for the scale
 
     @classmethod
     def of(cls, arguments: Any) -> Loss:
@@ -855,7 +854,8 @@ def explained_deviance(
     all y are equal it is 1 for a perfect prediction and 0 for any other.
     """
     if weight is not None:
-        counts = weight > 0  # of a row that is left out it may be infinite, and 0 times it is NaN
+        # The deviance of a row with weight 0 may be infinite, and 0 times infinity is NaN.
+        counts = weight > 0
         target, scores, weight = target[counts], scores[counts], weight[counts]
     share = np.ones(len(target)) if weight is None else weight
     best = np.broadcast_to(loss.null_scores(target, share), target.shape)

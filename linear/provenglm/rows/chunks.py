@@ -1,4 +1,4 @@
-"""Data that come in chunks: arrays, `.npy` files, row groups of Parquet files."""
+"""Chunks: data in several arrays, `.npy` files or row groups of Parquet files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 LEAST_MEMORY = 64_000_000
-"""Bytes: with fewer there is no room for blocks and a sample."""
+"""The smallest memory limit in bytes, which blocks and a sample need."""
 
 DEFAULT_MEMORY = 1_000_000_000
 
@@ -33,24 +33,26 @@ _PATHS = (str, os.PathLike)
 
 
 class Chunks:
-    """The rows of several chunks, one after the other, as the X of an estimator.
+    """The rows of several chunks, one after the other, to be used as X.
 
-    Nothing is read before `fit`, and never all at once: the estimators of `provenglm` read
-    such data in blocks. Whatever the chunks are, the answer is that of the same rows in one array.
+    Nothing is read before `fit`. The estimators of `provenglm` read the rows in blocks, never all
+    at once. The optimum is that of the same rows in one array.
 
     Parameters
     ----------
     parts : array of shape (n, p), frame, Arrow table or path of a ``.npy`` file; or several of them
-        Of one width p and one dtype: numbers or booleans. Arrays may be memory-mapped; files are
-        read without pickle. They must stay as they are until the fit ends. CSR matrices, all of
-        them, are joined to one in memory. Frames are made arrays, and give the columns' names.
-        A chunk may be an object of your own as well: see Notes.
+        Chunks of the same width p and the same dtype, which may be numbers or booleans. Arrays may
+        be memory-mapped. Files are read without pickle, and must not change until the fit ends.
+        Either all chunks are CSR matrices, or none; CSR matrices are joined to one matrix in
+        memory. Frames are converted to arrays, and their columns' names are kept. A chunk may also
+        be an object of your own: see Notes.
     memory_limit : int or str, optional
-        Of bytes, as a number or as '500 MB', '2 GB', '1 GiB': the resident memory that `fit` may
-        add to its arguments and to what the process has. It includes the numbers that a fit has for
-        each row: 1 to 8 bytes for a label or target, 16 for weights, 8 for the offset of each
-        score, 8 for each fold of a cross-validation, and 100 for Huber's loss with its scale. The
-        default is 1 GB, or twice what these numbers need if that is more.
+        The resident memory that `fit` may use in addition to its arguments and to the memory that
+        the process has before: a number of bytes, or a text such as '500 MB', '2 GB' or '1 GiB'.
+        It includes the arrays with numbers for each row: 1 to 8 bytes per label or target, 16 for
+        weights, 8 for the offset of each score, 8 for each fold of a cross-validation, and 100 for
+        Huber's loss with its scale. The default is 1 GB, or twice the size of these arrays if that
+        is more.
 
     Attributes
     ----------
@@ -62,15 +64,20 @@ class Chunks:
     Raises
     ------
     TypeError, ValueError
-        If there is no chunk, or one that is empty, of another width or dtype, or no array of
-        numbers; if a file is cut off; if the limit cannot be.
+        If there is no chunk, if a chunk is empty, has another width or dtype than the first, or
+        does not contain numbers, if a file is truncated, or if the limit is invalid.
 
     Notes
     -----
-    Rows that lie elsewhere, or are computed, come from an object with ``shape``, ``dtype``,
-    ``is_whole`` (whether some rows cost as much to read as all), ``read(start, stop, ahead)``,
-    which returns rows, and ``take(rows)``, which returns them by ascending indices, as a new array.
-    Both are called from several threads.
+    Rows that are stored in another way, or computed, can be given as an object with these
+    attributes and methods:
+
+    - ``shape`` and ``dtype``;
+    - ``is_whole``: whether reading a few rows takes as long as reading all of them;
+    - ``read(start, stop, ahead)``, which returns consecutive rows;
+    - ``take(rows)``, which returns rows by their ascending indices, as a new array.
+
+    Both methods are called from several threads.
 
     Examples
     --------
@@ -108,27 +115,29 @@ class Chunks:
     ) -> Chunks:
         """Return the row groups of Parquet files as chunks.
 
-        Needs pyarrow: ``pip install provenglm[parquet]``. A row group is decoded as a whole, and
-        up to four are in memory: write files with groups of some 100 MB at most.
+        This needs pyarrow: ``pip install provenglm[parquet]``. A row group is always decoded as a
+        whole, and up to four of them are in memory at the same time. Therefore write files with
+        row groups of at most about 100 MB.
 
         Parameters
         ----------
         paths : path, or sequence of paths
-            Files, in this order; of a folder its ``*.parquet``, in the order of their names.
+            The files, in this order. A folder stands for its ``*.parquet`` files, sorted by name.
         columns : sequence of str, optional
-            Which columns, in this order; without it all of the first file but the index of a
-            frame: **the label as well**, if it is in the file. Numbers or booleans, of any types:
-            X has their common dtype. Null is NaN in a column of floats, and else an error.
+            The names of the columns to use, in this order. By default all columns of the first file
+            are used, except the index of a frame. **This includes the label**, if it is in the
+            file. Columns must contain numbers or booleans; X has their common dtype. Null becomes
+            NaN in a column of floats, and is an error in any other column.
         memory_limit : int or str, optional
-            As of `Chunks`.
+            As in `Chunks`.
 
         Raises
         ------
         ImportError
-            Without pyarrow.
+            If pyarrow is not installed.
         ValueError
-            If a column is missing or has no numbers, if a folder has folders in it, or if the row
-            groups are too large for the limit.
+            If a column is missing or does not contain numbers, if a folder contains folders, or if
+            the row groups are too large for the limit.
         """
         limit = parsed_limit(memory_limit)
         # pyarrow is imported by this module alone, and only now.
@@ -145,30 +154,32 @@ class Chunks:
         test_size: float = 0.25,
         random_state: int | RandomState | None = None,
     ) -> list[Any]:
-        """Split the rows into some for training and some for a test, without reading them.
+        """Split the rows into a training set and a test set, without reading them.
 
-        As :func:`sklearn.model_selection.train_test_split`, but strips of consecutive rows are
-        drawn, each a 400th of all rows: the test rows come from all over the data, and are read
-        fast. The order of the rows stays.
+        In contrast to :func:`sklearn.model_selection.train_test_split`, strips of consecutive rows
+        are drawn, each with about a 400th of all rows. The test rows thus come from all parts of
+        the data, and they are read fast. The order of the rows does not change.
 
         Parameters
         ----------
         *arrays : array-like of shape (n,), or list of arrays, one for each chunk
-            What belongs to the rows, such as labels and weights.
+            Arrays to split in the same way, such as labels and weights.
         test_size : float, default 0.25
-            The share of the test rows, between 0 and 1.
+            The share of rows in the test set, between 0 and 1.
         random_state : int, RandomState or None
-            Which strips are drawn.
+            The seed for drawing the strips.
 
         Returns
         -------
         list
-            Chunks for training and for the test; then two arrays for each of `arrays`.
+            The Chunks of the training set and of the test set, followed by the two parts of each of
+            `arrays`.
 
         Raises
         ------
         ValueError
-            If the share cannot be; if an array is not as long as the rows.
+            If `test_size` is not between 0 and 1, or if the length of an array is not the number of
+            rows.
 
         Examples
         --------
@@ -184,7 +195,7 @@ class Chunks:
         return split
 
     def made_of(self, parts: list[Part]) -> Chunks:
-        """Return chunks of other parts, with the same names and limit."""
+        """Return Chunks of other parts, with the same column names and limit."""
         chunks = Chunks.__new__(Chunks)
         chunks._set(parts, self.columns, self.memory_limit)
         return chunks
@@ -224,7 +235,7 @@ class Chunks:
         return isinstance(self.parts[0], CsrPart)
 
     def stacked(self) -> csr_array:
-        """Return CSR chunks as one CSR matrix, a copy.
+        """Return a copy of all CSR chunks as one CSR matrix.
 
         Raises
         ------
@@ -241,19 +252,19 @@ class Chunks:
         return csr_array(vstack(matrices, format="csr"))
 
     def limited_to(self, memory_limit: int) -> Chunks:
-        """Return the same chunks with another limit."""
+        """Return the same chunks with another memory limit."""
         chunks = copy(self)
         chunks.memory_limit = memory_limit
         return chunks
 
     @property
     def size(self) -> int:
-        """The number of numbers."""
+        """The number of numbers, n p."""
         return self.shape[0] * self.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """The size of all rows."""
+        """The size of all rows in bytes."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -279,7 +290,7 @@ class Chunks:
 
 
 def parsed_limit(given: int | str | None) -> int | None:
-    """Return a number of bytes, at least `LEAST_MEMORY`."""
+    """Return a memory limit in bytes; raise an error if it is below `LEAST_MEMORY`."""
     if given is None:
         return None
     found = _SIZE.fullmatch(given) if isinstance(given, str) else None
@@ -301,7 +312,7 @@ def parsed_limit(given: int | str | None) -> int | None:
 
 
 def _part(k: int, given: Any) -> Part:
-    """Return a chunk that was given, checked by itself."""
+    """Return a chunk that the user gave as a part, after checking it."""
     name = f"chunk {k}"
     if isinstance(given, _PATHS):
         name = f"chunk {k} ({os.fspath(given)})"
@@ -335,7 +346,7 @@ def _part(k: int, given: Any) -> Part:
 
 
 def _is_frame(given: object) -> bool:
-    """Return whether it is a frame, or a table of Arrow."""
+    """Return whether an object is a data frame or an Arrow table."""
     return _names_of(given) is not None and hasattr(given, "__array__")
 
 
@@ -345,7 +356,7 @@ def _names_of(given: Any) -> list[str] | None:
 
 
 def _columns(given: Sequence[Any]) -> list[str] | None:
-    """Return the names of the columns of frames, None where there is no frame."""
+    """Return the column names of the frames among the chunks, or None if there is no frame."""
     names: list[str] | None = None
     for k, one in enumerate(given):
         if not _is_frame(one):
@@ -374,7 +385,7 @@ def _numbers(name: str, frame: Any) -> NumPyArray:
 
 
 def _mapped(name: str, path: str) -> NumPyArray:
-    """Return the array of a file, mapped: nothing of it is read yet."""
+    """Return the memory-mapped array of a file, without reading it."""
     if not path.endswith(".npy"):
         raise ValueError(
             f"{name} does not end in .npy: save arrays with numpy.save; for Parquet files there is "
@@ -395,7 +406,7 @@ def _mapped(name: str, path: str) -> NumPyArray:
         if isinstance(error, OSError):
             raise
         what = "it is cut off, or no .npy file"
-        # Of a file that is no array NumPy 2.5 says that it may be a pickle, of objects.
+        # If a file is no array, NumPy 2.5 says that it may be a pickle, which contains objects.
         if is_array and "object" in str(error).lower():
             what = "it has objects, which only pickle could read"
         raise ValueError(
@@ -406,13 +417,13 @@ def _mapped(name: str, path: str) -> NumPyArray:
 
 
 def _shortened(names: list[str]) -> str:
-    """Return the names; of many the first and the last, where a label may be."""
+    """Return the names as text; only the first and last if there are many: a label may be there."""
     shown = list(map(repr, names))
     return ", ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-6:]])
 
 
 def _short(given: object) -> str:
-    """Return what something is, in few words."""
+    """Describe an object in a few words."""
     if isinstance(given, str):
         return repr(given)
     return f"a {type(given).__name__}"

@@ -1,4 +1,4 @@
-"""A split of chunks into rows for training and rows for a test."""
+"""Split chunks into a training set and a test set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provenglm.rows.parts import Part, cut
 from provenglm.types import NumPyArray
 
 _STRIPS = 400
-"""Of all rows: a test set of a quarter comes from a hundred places."""
+"""The number of strips. A test set with a quarter of the rows then comes from a hundred places."""
 
 
 def split(
@@ -26,7 +26,7 @@ def split(
     test_size: float,
     random_state: int | RandomState | None,
 ) -> list[Any]:
-    """Do as :meth:`Chunks.train_test_split`."""
+    """Return the result of :meth:`Chunks.train_test_split`."""
     meaning = "the share of the rows that are held out, below 1"
     size = check_finite("test_size", test_size, meaning, 0, above=True)
     if size >= 1:
@@ -59,7 +59,7 @@ def _of_rows(k: int, array: object, chunks: Chunks) -> NumPyArray:
 
 
 def _parts(chunks: Chunks, kept: NumPyArray) -> list[Part]:
-    """Return the rows that are kept, as parts of consecutive ones."""
+    """Return the rows that are kept, as parts of consecutive rows."""
     found, first = [], 0
     for part in chunks.parts:
         own = kept[first : first + part.shape[0]].astype(np.int8)

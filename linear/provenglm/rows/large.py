@@ -1,4 +1,4 @@
-"""What is checked of data that is read in blocks, and of labels that are too many to copy."""
+"""Checks of data that are read in blocks, and of labels that are not copied."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from provenglm.workers import Workers
 
 
 def check_columns(estimator: BaseEstimator, chunks: Chunks, *, reset: bool) -> None:
-    """Set or compare ``n_features_in_`` and ``feature_names_in_``.
+    """Set ``n_features_in_`` and ``feature_names_in_``, or compare the columns with them.
 
     Raises
     ------
     ValueError
-        If the columns are not those of ``fit``.
+        If the columns differ from those of ``fit``.
     """
     width, columns = chunks.shape[1], chunks.columns
     if reset:
@@ -50,7 +50,7 @@ def check_columns(estimator: BaseEstimator, chunks: Chunks, *, reset: bool) -> N
 def first_where(
     features: NumPyArray | Chunks, is_wrong: Callable[[NumPyArray], NumPyArray]
 ) -> tuple[int, int, object, str] | None:
-    """Return row, column, value and place of the first number that is wrong, read in blocks."""
+    """Return row, column, value and position of the first invalid number."""
     rows = DiskRows(parts_in(features))
     for part in rows.slices():
         block = rows.block(part)
@@ -63,7 +63,7 @@ def first_where(
 
 
 def are_all(features: NumPyArray | Chunks, are: Callable[[NumPyArray], bool]) -> bool:
-    """Return whether something holds for all blocks."""
+    """Return whether a condition holds for all blocks."""
     rows = DiskRows(parts_in(features))
     workers = Workers(features.size)
     with workers.running():
@@ -71,7 +71,7 @@ def are_all(features: NumPyArray | Chunks, are: Callable[[NumPyArray], bool]) ->
 
 
 def _place(features: NumPyArray | Chunks, row: int) -> str:
-    """Return which chunk a row is in."""
+    """Return a text that says which chunk a row is in; empty if there is only one chunk."""
     if not isinstance(features, Chunks) or len(features.parts) == 1:
         return ""
     starts = np.cumsum([0, *features.lengths])
@@ -80,12 +80,12 @@ def _place(features: NumPyArray | Chunks, row: int) -> str:
 
 
 def joined(name: str, values: object, features: object) -> object:
-    """Return one array of values that may come as a list of arrays, one for each chunk.
+    """Return values as one array, if they are a list with one array per chunk.
 
     Raises
     ------
     ValueError
-        If they are not as long as the chunks.
+        If the lengths of the arrays are not those of the chunks.
     """
     if not isinstance(features, Chunks) or not _are_arrays(values):
         return values
@@ -96,7 +96,7 @@ def joined(name: str, values: object, features: object) -> object:
             f"{name} has {len(values)} arrays, and X has {len(lengths)} chunks: give one array for "
             "each chunk, or one array for all rows"
         )
-    # A mask is kept: `validation` refuses it.
+    # Keep a mask, so that `validation` can reject it.
     arrays = [array_of(collected(name, value)) for value in values]
     for k, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
         if array.shape[:1] != (length,):
@@ -122,9 +122,9 @@ def _is_array(value: object) -> bool:
 
 
 def counted(labels: NumPyArray, least: int, most: int) -> tuple[NumPyArray, NumPyArray]:
-    """Return the classes of whole numbers between two, and each label's place among them.
+    """Return the distinct labels, and the index of each label among them.
 
-    The places are in the smallest dtype that holds them.
+    Labels are whole numbers from `least` to `most`. The indices have the smallest possible dtype.
     """
     present = np.zeros(most - least + 1, bool)
     for part in parts_of(len(labels)):
@@ -138,5 +138,5 @@ def counted(labels: NumPyArray, least: int, most: int) -> tuple[NumPyArray, NumP
 
 
 def smallest(count: int) -> np.dtype[Any]:
-    """Return the smallest dtype of as many codes."""
+    """Return the smallest dtype for `count` codes, which begin at 0."""
     return np.min_scalar_type(max(0, count - 1))

@@ -1,8 +1,8 @@
-"""Where rows lie: in an array, or in a file that is read a block at a time.
+"""The storage of rows: an array in memory, or a file that is read in blocks.
 
-A memory-mapped array is read as a file. The pages of a mapping count as memory of the process for
-as long as they are mapped; a file that shrinks ends the process with a bus error, where a read is
-short and says so.
+A memory-mapped array is read as a file, for two reasons. The pages of a mapping count as memory of
+the process as long as they are mapped. And if a mapped file is truncated, an access ends the
+process with a bus error, while a read returns too few bytes, which becomes an error message.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import numpy as np
 from provenglm.types import NumPyArray
 
 _GAP = 1 << 14
-"""Bytes that are read for nothing, if that saves a read: both take about as long."""
+"""Rows are read together if at most this many bytes lie between them: reading these bytes takes
+about as long as another read."""
 
 _WIDEST = 4
-"""Times its columns: a row further from the next is read through the mapping."""
+"""Rows are read through the mapping if their distance in the file is more than this many times
+their width."""
 
 _AHEAD = 1 << 23
-"""Bytes that are read at once, and from what is read to what the system is asked to read next."""
+"""The largest number of bytes of one read. The system is also asked to read this far ahead."""
 
 
 @runtime_checkable
@@ -33,34 +35,34 @@ class Part(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, p)."""
+        """The shape (n, p)."""
         ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """In which they are stored."""
+        """The dtype in which the rows are stored."""
         ...
 
     @property
     def is_whole(self) -> bool:
-        """Whether some rows cost as much to read as all."""
+        """Whether reading a few rows takes as long as reading all of them."""
         ...
 
     def read(self, start: int, stop: int, ahead: bool = False) -> NumPyArray:
-        """Return rows as they are stored; not to be written to. From any thread.
+        """Return rows in the stored dtype. They must not be modified. Any thread may call this.
 
-        With `ahead`, those that follow are likely to be read soon.
+        `ahead` says that the rows that follow are likely to be read soon.
         """
         ...
 
     def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, which ascend: an array of the caller's own."""
+        """Return rows by their ascending indices, as a new array."""
         ...
 
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """Rows of an array in memory, (n, p)."""
+    """The rows of an array in memory, (n, p)."""
 
     array: NumPyArray
     is_whole = False
@@ -82,7 +84,7 @@ class ArrayPart:
 
 @dataclass(frozen=True)
 class CsrPart:
-    """Rows of a CSR matrix. They are in memory already, and joined to one matrix: never read."""
+    """The rows of a CSR matrix in memory. All such parts are joined to one matrix before a fit."""
 
     matrix: Any
     is_whole = False
@@ -104,7 +106,7 @@ class CsrPart:
 
 @dataclass(frozen=True)
 class Stamp:
-    """By what a file is known to be the one that it was."""
+    """The properties of a file that show whether it has changed."""
 
     device: int
     inode: int
@@ -120,19 +122,20 @@ class Stamp:
 
 @dataclass(frozen=True)
 class FilePart:
-    """Rows that lie in a file at even distances.
+    """Rows that are stored in a file at equal distances.
 
     Parameters
     ----------
     path : str
     offset : int
-        Where the first number stands, in bytes.
+        The position of the first number, in bytes.
     shape : tuple of int, (n, p)
     dtype : numpy.dtype
     strides : tuple of int
-        In bytes, from row to row and from column to column; the smaller is the size of a number.
+        The distances in bytes from row to row and from column to column. The smaller one is the
+        size of a number.
     stamp : Stamp
-        Of the file that it has to be.
+        The stamp of the file when it was opened.
     """
 
     path: str
@@ -157,7 +160,7 @@ class FilePart:
         if self._by_columns:
             return self._take_by_columns(rows)
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
-        # Rows that are near to each other are read together.
+        # Read rows together if they are close to each other.
         far = np.flatnonzero(np.diff(rows) * self.strides[0] > _GAP) + 1
         bounds = [0, *far.tolist(), len(rows)]
         step = self.strides[0]
@@ -191,7 +194,7 @@ class FilePart:
         return columns.T
 
     def _take_by_columns(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows out of a file that has column after column: a part of the rows at a time."""
+        """Return rows of a file that is stored by columns, in several reads."""
         taken = np.empty((len(rows), self.shape[1]), self.dtype)
         size = max(1, _AHEAD // (self.shape[1] * self.dtype.itemsize))
         first = 0
@@ -204,7 +207,7 @@ class FilePart:
 
 
 def changed(path: str, was: Stamp, reason: str = "", now: Stamp | None = None) -> OSError:
-    """Return the error of a file that is not what it was."""
+    """Return the error for a file that has changed since it was opened."""
     if now is None:
         try:
             now = Stamp.of(path)
@@ -225,7 +228,7 @@ def changed(path: str, was: Stamp, reason: str = "", now: Stamp | None = None) -
 
 
 class _Reader:
-    """An open file, and whether it is still the one that it was."""
+    """An open file that is checked for changes."""
 
     def __init__(self, part: FilePart) -> None:
         self._part = part
@@ -241,7 +244,7 @@ class _Reader:
         os.close(self._file)
 
     def into(self, raw: NumPyArray, at: int) -> None:
-        """Fill an array with the bytes from `at` on, of a file that has not changed."""
+        """Fill an array with the bytes from `at` on; raise an error if the file has changed."""
         self.fill(raw, at)
         self.check()
 
@@ -262,25 +265,28 @@ class _Reader:
             view, at = view[count:], at + count
 
     def check(self) -> None:
-        """After the reads: what changed before or meanwhile is told."""
+        """Raise an error if the file has changed; called after a read."""
         now, was = Stamp.of(self._file), self._part.stamp
         if now != was:
             raise changed(self._part.path, was, now=now)
 
     def expect(self, at: int, count: int) -> None:
-        """Have the system read some bytes while others are worked on."""
+        """Ask the system to read some bytes in the background."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file, at, count, os.POSIX_FADV_WILLNEED)
 
 
 @dataclass(frozen=True)
 class MappedPart:
-    """Rows of a memory map that is no plain file: copied block by block, its pages given back."""
+    """The rows of a memory map that cannot be read as a file.
+
+    Blocks are copied, and their pages are then released.
+    """
 
     array: NumPyArray
     mapping: mmap.mmap
     address: int
-    """Of the mapping's first byte."""
+    """The address of the mapping's first byte."""
     is_whole = False
 
     @property
@@ -318,7 +324,7 @@ class MappedPart:
 
 @dataclass(frozen=True)
 class Span:
-    """Some rows of a part that knows no such cut of itself."""
+    """Consecutive rows of a part of any kind."""
 
     part: Part
     start: int
@@ -344,7 +350,7 @@ class Span:
 
 
 def cut(part: Part, start: int, stop: int) -> Part:
-    """Return the rows of a part from `start` to `stop`; none of them is read."""
+    """Return the rows of a part from `start` to `stop`, without reading them."""
     if isinstance(part, ArrayPart | MappedPart):
         return replace(part, array=part.array[start:stop])
     if isinstance(part, CsrPart):
@@ -356,11 +362,11 @@ def cut(part: Part, start: int, stop: int) -> Part:
 
 
 def part_of(array: NumPyArray) -> Part:
-    """Return the rows of an array, which are read as a file if it is one that is mapped."""
+    """Return the rows of an array as a part; a memory-mapped array is read as a file."""
     root = mapped_root(array)
     if root is None or array.size == 0:
         return ArrayPart(array)
-    # Changes in a private copy are not in the file.
+    # The file does not have the changes of a private copy.
     if root.mode == "c":
         return ArrayPart(array)
     first = _address(root) - root.offset % mmap.ALLOCATIONGRANULARITY
@@ -378,7 +384,7 @@ def mapped_root(array: object) -> Any:
 
 
 def _file_of(array: NumPyArray, root: Any) -> FilePart | None:
-    """Return the rows as those of the file, or None where they do not lie there as they should."""
+    """Return the rows as a part of the file, or None if its layout does not allow that."""
     (n, p), (row, column), size = array.shape, array.strides, array.dtype.itemsize
     if n == 1:
         row = p * max(column, size)
@@ -392,7 +398,7 @@ def _file_of(array: NumPyArray, root: Any) -> FilePart | None:
     offset = root.offset + _address(array) - _address(root)
     try:
         part = FilePart(path, offset, (n, p), array.dtype, (row, column), Stamp.of(path))
-        # Another file may have taken its name.
+        # Another file may have the same name by now, so compare some rows.
         for k in {0, n // 3, n // 2, n - 1}:
             if part.read(k, k + 1).tobytes() != np.asarray(array[k : k + 1]).tobytes():
                 return None
@@ -406,7 +412,7 @@ def _address(array: NumPyArray) -> int:
 
 
 def _extent(array: NumPyArray) -> tuple[int, int]:
-    """Return the addresses of an array's first byte and of the one after its last."""
+    """Return the addresses of an array's first byte and of the byte after its last."""
     low = high = _address(array)
     for length, stride in zip(array.shape, array.strides, strict=True):
         change = (length - 1) * stride
