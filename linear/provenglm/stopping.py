@@ -16,6 +16,7 @@ from provenglm.model.null_model import size_of_scores
 from provenglm.model.objective import Objective, Snapshot, misplaced
 from provenglm.model.returned import Returned, returned
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
+from provenglm.proof.duality import known_bound
 from provenglm.proof.prover import Prover
 from provenglm.proof.separation import are_quasi_separated
 from provenglm.types import NumPyArray
@@ -211,6 +212,8 @@ class Stopping:
             return True
         if not best.snapshot.is_single:
             return False
+        if best.gap >= known_bound(best.method.objective, best.snapshot):
+            return True  # the objective itself is the bound, and its error is not a square
         loss, scaling = self._objective.loss, self._objective.scaling
         weights, intercept = self._of_user(best)[:2]
         used = scaling.inverse > 0
