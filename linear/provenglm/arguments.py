@@ -1,4 +1,4 @@
-"""Checks of arguments. Each message has the value, the reason and the way out."""
+"""Checks of arguments. Each message states the value, the reason and what to do."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def check_integer(name: str, value: object, least: int, meaning: str) -> int:
     name : str
         The argument's name.
     value : object
-        What was given.
+        The value that the user gave.
     least : int
-        The smallest that is allowed, 0 or 1.
+        The smallest valid value, 0 or 1.
     meaning : str
-        What the number says.
+        The meaning of the argument, for the message.
 
     Raises
     ------
     TypeError
-        If `value` is no integer.
+        If `value` is not an integer.
     ValueError
         If it is less than `least`.
     """
@@ -46,9 +46,9 @@ def check_integer(name: str, value: object, least: int, meaning: str) -> int:
 def check_number(
     name: str, value: object, meaning: str, least: float = -math.inf, above: bool = False
 ) -> float:
-    """Return `value` as a float that is at least `least`, or `above` it.
+    """Return `value` as a float that is at least `least`, or greater than it if `above` is set.
 
-    The other parameters, and what is raised, are as for :func:`check_integer`.
+    The other parameters and the exceptions are as in :func:`check_integer`.
     """
     bound = "" if least == -math.inf else f" {'above' if above else 'of at least'} {least:g}"
     message = f"{name} must be a number{bound}, got {value!r}: {meaning}"
@@ -73,7 +73,7 @@ def check_finite(
 
 
 def check_verbose(verbose: object) -> Verbose:
-    """Return `verbose`, with the numbers for True and False; raise ValueError for all else."""
+    """Return `verbose`, with True and False as 1 and 0; raise ValueError for any other value."""
     if verbose == "auto":
         return "auto"
     for known in (0, 1, 2):

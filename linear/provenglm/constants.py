@@ -49,16 +49,16 @@ half a second or more. Halved or doubled: not noticed by 7 problems that read it
 # The memory.
 
 MEMORY = 1 << 28
-"""Bytes of each array that a fit makes beside the data, at most: drawn rows, kept columns, the
-products of groups of rows, the directions of subspace-newton, and four copies of data that are
-called small. Halved: not noticed. Doubled: sparse columns, softmax: 3 times the time."""
+"""The largest size in bytes of each array that a fit creates in addition to the data: drawn rows,
+kept columns, products of groups of rows, directions of subspace-newton, and four copies of small
+data. Halved: not noticed. Doubled: sparse columns, softmax: 3 times the time."""
 
 SMALL_DATA = MEMORY // 32
 """Features with at most this many numbers, including zeros, are copied to float64. Sparse features
 are copied only if few numbers are 0."""
 
 SAMPLE_NUMBERS = MEMORY // 8
-"""The largest number of numbers in drawn rows: of samples of sparse rows, and of proofs."""
+"""The largest number of numbers in drawn rows, for samples of sparse rows and for proofs."""
 
 KEPT_NUMBERS = MEMORY // 16
 """The largest number of numbers in columns that are kept for their products with other columns.
@@ -149,15 +149,15 @@ ERROR_OF_A_START = 0.02
 / 2n of the loss. Halved: 7 classes, raw: 0.85 of the passes. Doubled: one-hots, few: 0.78 of the
 passes."""
 
-EVERY_BLOCK = 8
-"""On disk, a start may use one block in `EVERY_BLOCK`. Halved: file of bytes: 0.56 of the passes.
+BLOCK_STRIDE = 8
+"""On disk, a start may use one block in `BLOCK_STRIDE`. Halved: file of bytes: 0.56 of the passes.
 Doubled: file of bytes: 2.21 of the passes, 1.4 of the time."""
 
-ROWS_BESIDE_A_PART = 250
+ROWS_BESIDE_BLOCKS = 250
 """The number of sample rows per feature if a start also uses such blocks, which lead further than
 the sample. Halved: nothing. Doubled: file of bytes: 1.24 of the passes."""
 
-LARGER_PART = 16
+MIN_SUBSAMPLE_RATIO = 16
 """Such blocks are read if they have at least this many times the sample's rows. Halved or doubled:
 nothing."""
 
@@ -174,7 +174,7 @@ SECANTS = 20
 """The number of pairs (step, change of the gradient) that correct a metric. Halved: Fashion: 1.29
 of the passes, 1.4 of the time. Doubled: Fashion: 1.17 of the passes, 1.6 of the time."""
 
-PART_OF_A_STEP = 32
+STEP_STRIDE = 32
 """The Hessian of a step by products uses one row in this many; on disk, the second moments do. With
 16, Fashion-MNIST took 12.4 and 28.3 passes instead of 9.7 and 25.1. Halved: 7 classes, 50,000 rows:
 0.51 of the passes, 0.6 of the time. Doubled: not noticed."""
@@ -236,7 +236,7 @@ classes: 1.17 of the passes. Doubled: nothing."""
 
 # The dual, row by row.
 
-OF_BIAS = 0.1
+MIN_BIAS_EFFECT = 0.1
 """The least effect of a row's step on its own score through the intercept, for a residual of 1.
 Halved: text, 20 classes: 1.12 of the passes. Doubled: many sparse columns, logistic: 1.21 of the
 passes."""

@@ -1,4 +1,4 @@
-"""Reading files that may be damaged."""
+"""Checks and exceptions for reading files that may be damaged."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ DAMAGED: tuple[type[Exception], ...] = (
     OSError,
     RuntimeError,  # NotImplementedError and RecursionError too
     StopIteration,
-    SyntaxError,  # of a header of NumPy's, which is Python
+    SyntaxError,  # a header of NumPy is Python code
     struct.error,
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What NumPy and pyarrow raise on bytes that have been changed."""
+"""The exceptions that NumPy and pyarrow raise for damaged files."""
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
     """Raise ValueError if `path` is a pipe or a device, which a library would wait for.
 
-    Raises OSError if there is nothing.
+    Raise OSError if the path does not exist.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{os.fspath(path)} is no regular file")

@@ -1,39 +1,39 @@
-"""Huber's regression with its scale: an outer search for sigma. The loss itself is in `losses`.
+"""Fit Huber's regression with its scale, by an outer search for sigma. The loss is in `losses`.
 
-The objective, over the coefficients w, the intercept b and the scale sigma > 0, with the residuals
-r = y - Xw - b, weights s and S their sum, is
+The objective over the coefficients w, the intercept b and the scale sigma > 0, with the residuals
+r = y - Xw - b, the weights s and their sum S, is
 
     F(w, b, sigma) = (1/S) sum_i s_i [sigma/2 + sigma h(r_i / sigma)] + alpha/2 ||w||^2
 
-where h(z) is z^2/2 for abs(z) <= epsilon and epsilon (abs(z) - epsilon/2) beyond (Huber, *Robust
-Statistics*, on concomitant scale estimates; Owen, *A robust hybrid of lasso and ridge regression*,
-2006: the two sources of scikit-learn's ``HuberRegressor``). It is convex in all three together, and
-1/(2S) times HuberRegressor's objective with an ``alpha`` of alpha S.
+where h(z) is z^2/2 for abs(z) <= epsilon, and epsilon (abs(z) - epsilon/2) for larger z (Huber,
+*Robust Statistics*, on concomitant scale estimates; Owen, *A robust hybrid of lasso and ridge
+regression*, 2006; these are the sources of scikit-learn's ``HuberRegressor``). F is convex in w, b
+and sigma together. It is 1/(2S) times HuberRegressor's objective with an ``alpha`` of alpha S.
 
-For a fixed sigma it is sigma times (1/2 + the objective of an ordinary problem) whose target is
-y / sigma, whose coefficients are w / sigma, with the loss h and the penalty alpha sigma. For fixed
-coefficients the best sigma, called T here, is the root of
-``mean(min((r/sigma)^2, epsilon^2)) = 1``. The search is for the sigma that is its own T: a secant
-on log T - log sigma, which has the sign of -dF/dsigma, so that every solve narrows an interval.
+For a fixed sigma, F is sigma times (1/2 + G), where G is the objective of a problem with the target
+y / sigma, the coefficients w / sigma, the loss h and the penalty alpha sigma. For fixed
+coefficients, let T be the best sigma: the root of ``mean(min((r/sigma)^2, epsilon^2)) = 1``. At the
+optimum, T is sigma. The search is a secant method for the root of log T - log sigma. This has the
+sign of -dF/dsigma, so every solve narrows an interval.
 
 **Certificate.** For any u with abs(u_i) <= epsilon, Fenchel's inequality gives
-sigma h(r/sigma) >= u r - sigma u^2/2. If moreover mean(u^2) <= 1 and, with an intercept,
-mean(u) = 0, all that depends on sigma and b is at least 0, and
+sigma h(r/sigma) >= u r - sigma u^2/2. If also mean(u^2) <= 1 and, with an intercept, mean(u) = 0,
+the terms with sigma and b are at least 0, and
 
     F >= mean(u y) - ||(1/S) sum_i s_i u_i x_i||^2 / (2 alpha)   for all w, b, sigma.
 
-u_i = r_i / sigma, clipped, centred and scaled down to meet the three conditions, makes that a
-proven lower bound. F is never below 0 (u = 0). At the optimum mean(u^2) is 1, mean(u) is 0 and
-(1/S) sum_i s_i u_i x_i is alpha w. With a small alpha the bound falls far below F where the last
-does not hold to many digits. So residuals of rows that are no outliers are moved by Newton's step
-for all three: what is left is quadratic in the distance.
+The bound uses u_i = r_i / sigma, clipped, centred and scaled down to meet the three conditions.
+With u = 0 it is 0. At the optimum mean(u^2) is 1, mean(u) is 0, and (1/S) sum_i s_i u_i x_i is
+alpha w. If alpha is small and the last equation holds to few digits only, the bound is far below F.
+Therefore a Newton step for w, b and sigma moves the u_i of rows that are not outliers. The
+remaining error is quadratic in the distance to the optimum.
 
-Without a penalty the sum of s_i u_i x_i has to be 0 to the last digit. What rounding has left of it
-is made up for by a change of the u_i of rows that are no outliers. Its norm tau, the root of
-(1/S) sum_i s_i change_i^2, is that of the sum in the inverse of these rows' products (`orthogonal`
-bounds it). As mean(u y) is then mean(u r) for the residuals r of any coefficients, F is at least
-mean(u r) - tau root(mean(r^2)), the second mean over these rows, for the u that meet the conditions
-with what tau may add to them.
+Without a penalty the sum of s_i u_i x_i must be exactly 0. A small change of the u_i of rows that
+are not outliers cancels the sum that rounding has left. The size tau of this change, the root of
+(1/S) sum_i s_i change_i^2, is the norm of the sum in the inverse of these rows' products, and
+`orthogonal` bounds it. Then mean(u y) is mean(u r) for the residuals r of any coefficients, and F
+is at least mean(u r) - tau root(mean(r^2)), where the second mean is over the rows that are not
+outliers. The conditions on u are checked with a margin for a change of size tau.
 """
 
 from __future__ import annotations
@@ -53,35 +53,35 @@ from provenglm.model.returned import shifted
 from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopReason, judged
 from provenglm.model.triangle import TriangleMetric, parts_of_triangle, triangle
 from provenglm.plan import in_memory_if_small
-from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
+from provenglm.proof.orthogonal import LARGEST_RATIO, ProofRows, qr_bounds
 from provenglm.rows.products import column_products
 from provenglm.rows.table import Block, Table
 from provenglm.solve import solve
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
-# A line through two points far from the root leads anywhere: to where no residual is small.
+# The largest change of log sigma in a step: a secant far from the root may lead anywhere.
 _FURTHEST = math.log(10)
-# A scale is its own best one if the ratio is at least this.
+# A scale counts as its own best scale if the ratio of the two is at least this.
 _OWN_BEST = 0.99
-# With a mean of more standard deviations, products of features that are not centred lose digits.
+# Features are centred before products if their mean is more than this many standard deviations.
 _FAR = 1e5
-# Of epsilon: rows whose residuals make up for what rounding has left of a sum.
+# Rows are not outliers if their residual is below this part of epsilon.
 _INSIDE = 0.9
 # Steps at the level of rounding, and attempts at a proof.
 _TRIES = 3
-# Two scales that agree so far are the same: the residuals have no more digits.
+# Two scales are equal up to rounding if their logarithms differ by at most this.
 _SAME_LOG = 1e-13
 
 
 def best_scale(
     residual: NumPyArray, epsilon: float, weight: NumPyArray | None, least: float = 0.0
 ) -> float:
-    """Return the sigma that is best for these residuals.
+    """Return the best sigma for these residuals.
 
-    The root of ``f(t) = mean(min(r^2 t, epsilon^2)) = 1`` with t = 1/sigma^2. f is concave and
-    piecewise linear, so that Newton's method from the left, where no residual is clipped, never
-    passes the root and reaches it after finitely many steps.
+    It is the root of ``f(t) = mean(min(r^2 t, epsilon^2)) = 1`` with t = 1/sigma^2. f is concave
+    and piecewise linear. Newton's method starts at the left, where no residual is clipped. It never
+    passes the root, and reaches it after finitely many steps.
 
     Parameters
     ----------
@@ -92,37 +92,38 @@ def best_scale(
     weight : numpy.ndarray of shape (n,), or None
         The weights of the samples.
     least : float
-        What is returned instead of a smaller root.
+        A lower bound, which is returned if the root is smaller.
 
     Returns
     -------
     float
-        0 (or `least`) if enough residuals are 0 to keep f below 1: a perfect fit of all but
-        outliers.
+        The best sigma. It is 0 (or `least`) if so many residuals are 0 that f stays below 1; all
+        rows except outliers are then fitted perfectly.
     """
     unit = float(np.abs(residual).max(initial=0.0))
     if unit == 0:
         return least
-    squares = (residual / unit) ** 2  # no overflow, and no underflow of what counts
+    squares = (residual / unit) ** 2  # without overflow
     s = np.ones(len(residual)) if weight is None else weight
     total, above = float(s.sum()), float(s @ squares)
     variance = above / total
     while True:
         outside = squares > epsilon**2 * variance
-        room = total - epsilon**2 * float(s[outside].sum())
+        remaining = total - epsilon**2 * float(s[outside].sum())
         inside = float(s[~outside] @ squares[~outside])
-        if room <= 0 or inside == 0:
+        if remaining <= 0 or inside == 0:
             return least
-        smaller = inside / room
+        smaller = inside / remaining
         if smaller >= variance:
             return max(unit * math.sqrt(variance), least)
         variance = smaller
 
 
 def far_means(problem: Problem) -> NumPyArray:
-    """Return what is taken off the features before they are multiplied, (p,): mostly 0.
+    """Return the centres that are subtracted from the features before products, (p,).
 
-    The means of columns whose deviation is a small part of it, from the first rows.
+    They are 0, except for columns whose deviation is a small part of their mean. The means are
+    computed from the first rows.
     """
     table = _table(problem)
     center = np.zeros(table.rows.shape[1])
@@ -144,14 +145,14 @@ def lower_bound(
     epsilon: float,
     center: NumPyArray | None = None,
 ) -> float:
-    """Return a value that no coefficients, intercept and scale can go below, with a penalty.
+    """Return a lower bound of F over all coefficients, intercepts and scales, with a penalty.
 
-    See the module's text.
+    See the module's docstring.
 
     Parameters
     ----------
     problem : Problem
-        Its features, target, weights, penalty and whether there is an intercept.
+        The problem. Its loss is not used.
     residual : numpy.ndarray of shape (n,), float64
         y - Xw - b.
     scale : float
@@ -159,7 +160,7 @@ def lower_bound(
     epsilon : float
         Above 1.
     center : numpy.ndarray, (p,), optional
-        Taken off the features, which changes nothing but rounding.
+        Centres to subtract from the features; this only changes rounding errors.
     """
     n = len(residual)
     s = np.ones(n) if problem.sample_weight is None else problem.sample_weight
@@ -168,7 +169,7 @@ def lower_bound(
     if problem.fit_intercept:
         dual = dual - s @ dual
     dual /= max(1.0, float(np.abs(dual).max()) / epsilon, math.sqrt(float(s @ dual**2)))
-    with np.errstate(over="ignore", invalid="ignore"):  # features of 1e300: then it is no bound
+    with np.errstate(over="ignore", invalid="ignore"):  # with features of 1e300 there is no bound
         slope = _products(problem, s * dual, center)
         bound = float((s * dual) @ problem.target - slope @ slope / (2 * problem.l2))
     return bound if bound > 0 else 0.0
@@ -182,18 +183,18 @@ def bound_without_penalty(
     epsilon: float,
     center: NumPyArray,
 ) -> float:
-    """Return the same without a penalty: see the module's text. It reads the rows twice.
+    """Return a lower bound of F without a penalty, in two passes over the rows.
 
-    If columns are sums of others but for rounding, it is a bound for coefficients of at most
-    `LARGEST_RATIO` times the size of these.
+    See the module's docstring. If columns are sums of others up to rounding, the bound holds for
+    coefficients of at most `LARGEST_RATIO` times the size of these.
 
     Parameters
     ----------
     coef : numpy.ndarray, (p,)
     residual : numpy.ndarray, (n,)
-        At these coefficients.
+        The residuals at these coefficients.
     dual : numpy.ndarray, (n,)
-        u, which may be beyond epsilon.
+        The numbers u. They are clipped to epsilon.
     """
     table = _table(problem)
     (n, p), share = table.rows.shape, table.share
@@ -203,21 +204,21 @@ def bound_without_penalty(
     dual = np.clip(dual, -epsilon, epsilon)
     is_inside = np.abs(dual) < _INSIDE * epsilon
 
-    def blocks() -> Iterator[RowsOfAProof]:
+    def blocks() -> Iterator[ProofRows]:
         for part in parts_of_triangle(n, width):
             raw: Any = Block(table, 0, part).raw
             numbers = _moved(raw.toarray() if table.rows.is_sparse else raw, center)
             features = np.hstack([numbers, np.ones((len(numbers), width - p))])
             weight = share[part] * is_inside[part]
-            yield RowsOfAProof(features, share[part], weight, dual[part, None])
+            yield ProofRows(features, share[part], weight, dual[part, None])
 
-    found = rotated(blocks, width)
+    found = qr_bounds(blocks, width)
     if found is None:
         return 0.0
     farthest = np.abs(dual) + np.where(is_inside, found.norm * found.norms, 0.0)
     square = math.sqrt(float(share @ dual**2)) + found.norm
-    of_change = math.sqrt(float(share[is_inside] @ residual[is_inside] ** 2))
-    bound = float((share * dual) @ residual) - found.norm * of_change
+    inside_size = math.sqrt(float(share[is_inside] @ residual[is_inside] ** 2))
+    bound = float((share * dual) @ residual) - found.norm * inside_size
     bound -= LARGEST_RATIO * float(np.linalg.norm(found.sizes[:p] * coef)) * found.left
     bound /= max(1.0, float(farthest.max()) / epsilon, square)
     return bound if bound > 0 else 0.0
@@ -233,7 +234,7 @@ def _moved(block: Any, center: NumPyArray | None) -> Any:
 
 
 def _products(problem: Problem, dual: NumPyArray, center: NumPyArray | None) -> NumPyArray:
-    """Return the sum over all rows of their features times a number each, (p,)."""
+    """Return the sum of the features over all rows, weighted with one number per row, (p,)."""
 
     def products(block: Block) -> NumPyArray:
         return column_products(_moved(block.raw, center), dual[block.part])
@@ -258,13 +259,13 @@ def moved(
     center: NumPyArray | None = None,
     is_perfect: bool = False,
 ) -> NumPyArray:
-    """Return residuals of which `lower_bound` is nearer F: see the module's text.
+    """Return residuals for which `lower_bound` is closer to F; see the module's docstring.
 
     Parameters
     ----------
     coef : numpy.ndarray, (p,)
     is_perfect : bool
-        Whether the best scale is next to 0: then the mean of u^2 may be below 1.
+        Whether the best scale is almost 0, so that the mean of u^2 may be below 1.
     center : numpy.ndarray, (p,), optional
         As in `lower_bound`.
     """
@@ -273,19 +274,19 @@ def moved(
     if p > constants.MOST_WEIGHTS:
         return residual
     dual = np.clip(residual / scale, -epsilon, epsilon)
-    of_scale = 0.0 if is_perfect else (s @ dual**2 - 1) / 2
-    wrong = np.append(_products(problem, s * dual, center) - problem.l2 * coef, of_scale)
+    scale_term = 0.0 if is_perfect else (s @ dual**2 - 1) / 2
+    wrong = np.append(_products(problem, s * dual, center) - problem.l2 * coef, scale_term)
     if problem.fit_intercept:
         wrong = np.append(wrong, s @ dual)
     inside = np.flatnonzero((np.abs(dual) < epsilon) & (s > 0))
-    # Of many rows some: what is left grows as they get fewer.
+    # With many rows use some of them. With fewer rows the remaining error is larger.
     chosen = inside[:: math.ceil(max(1, len(inside) * (p + 2) ** 2 / constants.LARGEST_PROOF))]
     size = max(2 * (p + 2), constants.PART_ROWS // (p + 2))
     parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
 
     def columns(part: NumPyArray) -> NumPyArray:
-        of_scale = np.zeros(len(part)) if is_perfect else dual[part]
-        beside = [of_scale, np.ones(len(part))][: len(wrong) - p]
+        scale_term = np.zeros(len(part)) if is_perfect else dual[part]
+        beside = [scale_term, np.ones(len(part))][: len(wrong) - p]
         return np.column_stack([_moved(table.gathered(part), center), *beside])
 
     weighted = (columns(part) * np.sqrt(s[part])[:, None] for part in parts)
@@ -303,10 +304,10 @@ def moved(
 def joint_objective(
     problem: Problem, coef: NumPyArray, residual: NumPyArray, scale: float, epsilon: float
 ) -> float:
-    """Return F of the module's text; for a scale of 0 its limit."""
+    """Return F as defined in the module's docstring; for a scale of 0 return its limit."""
     size = np.abs(residual)
     inside = size <= epsilon * scale
-    # sigma h(r / sigma), without a quotient that may overflow
+    # Compute sigma h(r / sigma) without a quotient that may overflow.
     loss = np.where(inside, 0.0, epsilon * (size - epsilon * scale / 2))
     if scale > 0:
         loss[inside] = size[inside] / scale * size[inside] / 2
@@ -315,7 +316,7 @@ def joint_objective(
 
 
 def weighted_median(values: NumPyArray, weight: NumPyArray | None) -> float:
-    """Return the least value with at least half of the weight at or below it."""
+    """Return the smallest value such that values up to it have at least half of the weight."""
     order = np.argsort(values, kind="stable")
     sums = np.arange(1, len(values) + 1) if weight is None else np.cumsum(weight[order])
     return float(values[order[np.searchsorted(sums, sums[-1] / 2)]])
@@ -331,38 +332,39 @@ def solve_with_scale(
     Parameters
     ----------
     problem : Problem
-        Its loss is Huber's, with an epsilon in units of the scale; its ``l2`` is alpha.
+        The problem. Its loss is Huber's, with epsilon in units of the scale; ``l2`` is alpha.
     settings : Settings
-        ``tol``, ``max_iter`` and ``max_time`` are those of the whole search. ``tol`` is relative to
-        what was gained over the best constant (with an intercept) or over 0.
+        ``tol``, ``max_iter`` and ``max_time`` apply to the whole search. ``tol`` is relative to the
+        improvement over the best constant (with an intercept), or over 0.
     start : tuple, optional
         Coefficients of shape (p, 1) and intercept of shape (1,).
 
     Returns
     -------
     solution : Solution
-        Objective, gap and records are those of F; the gap is proven for all three together.
+        The solution, with objective, gap and records of F. The gap is proven for coefficients,
+        intercept and scale together.
     scale : float
         The best sigma for the solution's coefficients; 0 for a perfect fit.
     """
     assert isinstance(problem.loss, Huber)
     epsilon = problem.loss.epsilon
     if problem.offset is not None:
-        # Residuals are all that the search knows.
+        # The search only depends on residuals.
         problem = replace(problem, target=problem.target - problem.offset, offset=None)
     return _Search(in_memory_if_small(problem), epsilon, settings).run(start)
 
 
 @dataclass
 class _Secant:
-    """Where log T - log sigma is 0, from values of it; sigma's logarithm is called x."""
+    """The search for the root of log T - log sigma; x is log sigma."""
 
     last: tuple[float, float] | None = None
     low: float = -math.inf
     high: float = math.inf
 
     def next(self, x: float, best: float) -> float:
-        """Return the next x, if `best` is T at x."""
+        """Return the next x; `best` is T at x."""
         if best == 0:  # a perfect fit of all but outliers, at this sigma
             self.high = x
             return x - _FURTHEST if self.low == -math.inf else (self.low + x) / 2
@@ -375,7 +377,7 @@ class _Secant:
         if self.last is not None and self.last[1] != value:
             before, was = self.last
             secant = x - value * (x - before) / (value - was)
-            # Outside it cannot be: the objective is convex in sigma.
+            # The objective is convex in sigma, so the root is inside the interval.
             following = secant if self.low < secant < self.high else following
         self.last = x, value
         return min(max(following, x - _FURTHEST), x + _FURTHEST)
@@ -383,13 +385,13 @@ class _Secant:
 
 @dataclass
 class _Search:
-    """One search for sigma; see the module's text."""
+    """One search for sigma; see the module's docstring."""
 
     problem: Problem
     epsilon: float
     settings: Settings
     history: list[Record] = field(default_factory=list)
-    waiting: Record | None = None  # told when it is known whether it was the last of its solve
+    waiting: Record | None = None  # shown when it is known whether it was the last one of its solve
     first: float = math.nan  # F at the best constant
     passes: float = 0.0
     center: NumPyArray = field(default_factory=lambda: np.zeros(0))
@@ -428,7 +430,7 @@ class _Search:
         return replace(solution, history=self.history), best
 
     def _ended(self, solution: Solution) -> Solution:
-        """Return the solution as that of the user's coefficients, with the reason."""
+        """Return the solution for the user's coefficients, with the reason why the search ended."""
         problem, change, culprit = self.problem, 0.0, None
         reason = solution.reason if solution.reason.is_cut_off else StopReason.ESTIMATED
         if solution.reason is StopReason.STALLED:
@@ -436,7 +438,7 @@ class _Search:
         wanted, gap = self._wanted(solution.objective), solution.gap
         objective, decrement = solution.objective, solution.decrement
         if self.center.any() and reason is not StopReason.INTERRUPTED:
-            # The intercept for features as they are is rounded once more.
+            # The intercept for features that are not centred is rounded once more.
             scores = _scores(problem, solution.coef, solution.intercept, self.center)[:, 0]
             residual = problem.target - scores
             best = best_scale(residual, self.epsilon, problem.sample_weight)
@@ -467,7 +469,10 @@ class _Search:
     def _beginning(
         self, start: tuple[NumPyArray, NumPyArray] | None
     ) -> tuple[float, tuple[NumPyArray, NumPyArray]]:
-        """Return a scale, and coefficients: those given, if they are better than a constant."""
+        """Return the scale and the coefficients to start from.
+
+        Given coefficients are used if they are better than a constant.
+        """
         problem = self.problem
         self.first, middle, scale = min(self._constants())
         if start is not None:
@@ -476,12 +481,12 @@ class _Search:
             value = joint_objective(problem, start[0], residual, best, self.epsilon)
             if value < self.first and best > 0:
                 return best, start
-        # If nearly all targets are the same, any small scale is good to begin with.
+        # If nearly all targets are equal, start with any small scale.
         scale = scale or 1e-3 * float(np.abs(problem.target - middle).max()) or 1.0
         return scale, (np.zeros((problem.features.shape[1], 1)), np.full(1, middle))
 
     def _constants(self) -> Iterator[tuple[float, float, float]]:
-        """Return F at some constants, the constants, and the best scales for them."""
+        """Yield F at some constant predictions, each with the constant and its best scale."""
         target, weight = self.problem.target, self.problem.sample_weight
         constants = [0.0]
         if self.problem.fit_intercept:
@@ -494,7 +499,7 @@ class _Search:
             yield objective, constant, scale
 
     def _solve(self, scale: float, start: tuple[NumPyArray, NumPyArray]) -> Solution:
-        """Solve for a fixed scale; objective and gap of what is returned are not F's."""
+        """Solve for a fixed scale; objective and gap of the result are not those of F."""
         settings = self.settings
         limits = replace(
             settings,
@@ -514,7 +519,7 @@ class _Search:
         found = solve(problem, limits, (coef / scale, intercept / scale))
         coef, intercept = found.coef * scale, found.intercept * scale
         scores = None
-        # F and its bound agree to more digits than float32 has.
+        # The difference of F and its bound needs more digits than float32 has.
         if found.scores is not None and found.scores.dtype == np.float64:
             scores = found.scores * scale
         return replace(
@@ -533,7 +538,7 @@ class _Search:
         best: float,
         following: float,
     ) -> Solution:
-        """Return the solution with objective, gap and decrement of F, and tell the last record."""
+        """Return the solution with objective, gap and decrement of F; update the last record."""
         problem, epsilon = self.problem, self.epsilon
         objective = joint_objective(problem, solution.coef, residual, best, epsilon)
         # If the optimum is a perfect fit, each scale has a smaller one as its best.
@@ -569,20 +574,20 @@ class _Search:
         return bound_without_penalty(problem, coef, residual, moved / scale, epsilon, center)
 
     def _scores(self, solution: Solution) -> NumPyArray:
-        """Return the scores of all rows in float64, (n,)."""
+        """Return the scores of all rows, (n,), in float64."""
         if solution.scores is not None:
             return solution.scores[:, 0]
         return _scores(self.problem, solution.coef, solution.intercept, self.center)[:, 0]
 
     def _wanted(self, objective: float) -> float:
-        """Return how near the optimum is near enough."""
+        """Return the required distance to the optimum."""
         return max(self.settings.tol * (self.first - objective), self._rounding())
 
     def _rounding(self) -> float:
         return ROUNDING * self.first
 
     def _count(self) -> int:
-        """Return the snapshots so far."""
+        """Return the number of snapshots so far."""
         last = self.waiting or (self.history[-1] if self.history else None)
         return 0 if last is None else last.iteration
 
@@ -597,7 +602,7 @@ class _Search:
                 iteration=before + record.iteration,
                 passes=self.passes,
                 objective=scale * (0.5 + record.objective),
-                # Those of the record are for this scale alone.
+                # Gap and decrement of the record are for this scale alone.
                 gap=math.inf,
                 decrement=math.inf,
             )
@@ -605,7 +610,7 @@ class _Search:
         return watch
 
     def _tell(self) -> None:
-        """Keep the record that was waiting, and show it."""
+        """Add the waiting record to the history, and show it."""
         record, self.waiting = self.waiting, None
         if record is not None:
             self.history.append(record)

@@ -16,6 +16,7 @@ from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.methods.base import Method
+from provenglm.methods.block_subsample import pays
 from provenglm.methods.descent import CoordinateDescent
 from provenglm.methods.dual import DualCoordinateAscent
 from provenglm.methods.newton import Newton
@@ -23,9 +24,8 @@ from provenglm.methods.newton_cg import NewtonCG
 from provenglm.methods.row_space import RowSpaceNewton
 from provenglm.methods.sampled_newton_cg import SampledNewtonCG
 from provenglm.methods.subspace import SubspaceNewton
-from provenglm.methods.thinned import is_worth_while
 from provenglm.model import csr_sample
-from provenglm.model.budget import room, rows_of_a_sample
+from provenglm.model.budget import memory_budget, rows_of_a_sample
 from provenglm.model.objective import Objective
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
@@ -56,7 +56,7 @@ def in_memory_if_small(problem: Problem) -> Problem:
     if not is_small(problem):
         return problem
     if on_disk(features):
-        (n, p), memory = features.shape, room(problem)
+        (n, p), memory = features.shape, memory_budget(problem)
         if memory is not None and 8 * _COPIES * n * (p + 1) > memory:
             return problem
         return replace(problem, features=taken(features, np.arange(n)))
@@ -126,9 +126,9 @@ class Shape:
         return on_disk(self.problem.features)
 
     @cached_property
-    def sample_room(self) -> float:
+    def sample_row_limit(self) -> float:
         """The largest number of sample rows that fit into memory."""
-        return rows_of_a_sample(room(self.problem), self.p)
+        return rows_of_a_sample(memory_budget(self.problem), self.p)
 
     @cached_property
     def product_seconds(self) -> float:
@@ -136,8 +136,8 @@ class Shape:
         features: Any = self.problem.features
         if self.is_sparse:
             return float(constants.STORED * features.nnz * self.outputs)
-        of_outputs = constants.NUMBER + 2 * constants.PRODUCT * (self.outputs - 1)
-        return float(of_outputs * self.n * self.p)
+        number_seconds = constants.NUMBER + 2 * constants.PRODUCT * (self.outputs - 1)
+        return float(number_seconds * self.n * self.p)
 
     @cached_property
     def pass_seconds(self) -> float:
@@ -173,18 +173,18 @@ class Shape:
             return size
         # Few rows are enough if some of the blocks are read as well.
         rows: Any = rows_of(self.problem.features)
-        few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_A_PART * p)
-        if rows.is_on_disk and self.outputs == 1 and is_worth_while(rows, few):
+        few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_BLOCKS * p)
+        if rows.is_on_disk and self.outputs == 1 and pays(rows, few):
             size = min(size, few)
-        return int(min(size, self.sample_room))
+        return int(min(size, self.sample_row_limit))
 
     @cached_property
     def cg_rows(self) -> int:
         """The number of rows in a sample whose Hessian is only used in products."""
         size = max(4 * constants.LEAST_ROWS, constants.ROWS_OF_A_FEATURE * self.p)
         if self.is_on_disk:
-            size = max(size, self.n // constants.PART_OF_A_STEP)
-        return int(min(self.n, self.sample_room, size))
+            size = max(size, self.n // constants.STEP_STRIDE)
+        return int(min(self.n, self.sample_row_limit, size))
 
     @cached_property
     def dual_curvature(self) -> float:
@@ -215,7 +215,7 @@ class Shape:
 
 
 class Given(NamedTuple):
-    """What a method is made of.
+    """The arguments from which a method is made.
 
     Attributes
     ----------
@@ -269,12 +269,12 @@ class Row:
     suits_folds: Callable[[Shape], bool] = lambda _: False
 
 
-def _rows_of_a_step(shape: Shape) -> int:
+def _step_rows(shape: Shape) -> int:
     """Return the number of rows in a step's Hessian, if that is only used in products."""
     if shape.is_on_disk:
         # A pass over a file costs so much more that using the whole sample pays.
         return shape.cg_rows
-    return min(shape.cg_rows, max(constants.LEAST_ROWS, shape.n // constants.PART_OF_A_STEP))
+    return min(shape.cg_rows, max(constants.LEAST_ROWS, shape.n // constants.STEP_STRIDE))
 
 
 def _starts_from_a_sample(shape: Shape) -> bool:
@@ -296,7 +296,7 @@ def _rows_for_l1(shape: Shape) -> int:
         if shape.is_sparse and shape.p > constants.MOST_WEIGHTS:
             return 0
         size = min(size, constants.MEASURED_ROWS)
-    return int(min(size, shape.sample_room))
+    return int(min(size, shape.sample_row_limit))
 
 
 def _hessians(shape: Shape, count: int) -> int:
@@ -335,7 +335,7 @@ TABLE = (
         can=lambda shape: (
             shape.is_smooth
             and is_small(shape.problem)
-            and shape.n <= shape.sample_room
+            and shape.n <= shape.sample_row_limit
             and shape.width <= constants.MOST_WEIGHTS
         ),
         seconds=lambda shape: (
@@ -403,13 +403,13 @@ TABLE = (
         ),
         seconds=lambda shape: (
             constants.SAMPLE
-            + (12 + 100 * _rows_of_a_step(shape) / shape.n) * shape.pass_seconds
+            + (12 + 100 * _step_rows(shape) / shape.n) * shape.pass_seconds
             + shape.gram_seconds(shape.cg_rows, shape.p + 1)
             + 3 * shape.factor_seconds(shape.p + 1)
         ),
         rows=lambda shape: shape.cg_rows,
         make=lambda given: SampledNewtonCG(
-            given.objective, given.sample, _rows_of_a_step(given.shape), given.shape.is_precise
+            given.objective, given.sample, _step_rows(given.shape), given.shape.is_precise
         ),
     ),
     Row(
@@ -544,7 +544,7 @@ def choose(
     shape = Shape(problem, is_precise, folds)
     if only is not None:
         row = next(row for row in TABLE if row.name == only)
-        return Plan(row, shape, f"{only} was asked for", row.rows(shape))
+        return Plan(row, shape, f"{only} was requested", row.rows(shape))
     return _choice(shape)
 
 
@@ -558,9 +558,9 @@ def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None)
     row = min(costs, key=lambda each: costs[each])
     in_order = sorted(costs, key=lambda each: costs[each])
     each = ", ".join(f"{one.name} {costs[one]:.2g} s" for one in in_order)
-    why = f"the least of what the table says: {each}"
+    why = f"lowest estimated cost: {each}"
     if len(costs) == 1:
-        why = f"for this shape it is the only one: it needs {row.needs}"
+        why = f"the only method for this problem: it needs {row.needs}"
     return Plan(row, shape, why, row.rows(shape), tried)
 
 

@@ -66,15 +66,15 @@ def solve(
         return session.solve(start)
 
 
-def minimise(method: Method, theta: NumPyArray, enough: float) -> NumPyArray:
-    """Return a point whose decrement is at most `enough`, without a proof.
+def minimise(method: Method, theta: NumPyArray, required_decrement: float) -> NumPyArray:
+    """Return a point whose decrement is at most `required_decrement`, without a proof.
 
     The decrement may be larger after `MOST_STEPS` steps, or if no step leads lower.
     """
     point = method.objective.snapshot(method.start(theta))
     for _ in range(constants.MOST_STEPS):
         step = method.step(point, Target(0.0, 0.0, np.inf))
-        if step.decrement <= enough or method.objective.is_late:
+        if step.decrement <= required_decrement or method.objective.is_late:
             break
         new, length = advanced(method, point, step)
         if not new.objective < point.objective:
@@ -287,7 +287,7 @@ class _Run:
         while True:
             target = Target(self._tol, self._null - point.objective, gap)
             # A point that is near enough needs no further step.
-            step = None if gap <= target.enough else self._method.step(point, target)
+            step = None if gap <= target.required_gap else self._method.step(point, target)
             stopping.add(self._method, point, gap, gap if step is None else step.decrement)
             if stopping.is_proven_roughly():
                 point, gap = self._in_float64(stopping.best.snapshot, stopping.best.gap)
@@ -317,10 +317,10 @@ class _Run:
             point = objective.snapshot(method.start(given.reshape(theta.shape)))
             if point.objective < self._null:
                 return point
-        for level, enough in method.levels():
+        for level, required_decrement in method.levels():
             if objective.is_late:
                 break
-            theta = minimise(level, theta, enough)
+            theta = minimise(level, theta, required_decrement)
         point = objective.snapshot(method.start(theta))
         if point.objective <= self._null or not point.theta[:-1].any():
             return point
@@ -355,11 +355,11 @@ class _Run:
             gap = known_bound(objective, point)
         else:
             target = Target(self._tol, self._null - point.objective, np.inf)
-            # Of far rows the terms of the scores cost a pass.
-            enough = target.enough if objective.table.is_far else np.inf
-            gap = duality_gap(objective, point, enough)
+            # If rows are not in memory, the terms of the scores cost a pass.
+            required_gap = target.required_gap if objective.table.is_out_of_core else np.inf
+            gap = duality_gap(objective, point, required_gap)
             target = target._replace(gap=gap)
-            if not gap <= target.enough:
+            if not gap <= target.required_gap:
                 gap = min(gap, self._method.bound(point, target))
         if point.is_single:
             gap += _ROUNDING_OF_FLOAT32 * abs(point.objective)

@@ -21,7 +21,7 @@ from provenglm.proof.prover import Prover
 from provenglm.proof.separation import are_quasi_separated
 from provenglm.types import NumPyArray
 
-_FAR_OF_FLOAT32 = 1e-3
+_FLOAT32_ERROR = 1e-3
 """The error of the objective with scores in float32, relative to its value, was never larger."""
 
 _ROUNDING_OF_SCORES = 1e-5
@@ -30,14 +30,14 @@ near. With a smaller one a gap is wrong by at most half its square, which is les
 error of the sums over rows."""
 
 _CHEAP_STEPS = 3
-"""A proof costs more than a few steps of a method whose steps are cheap: so many of them follow the
-first estimate that is small enough."""
+"""The number of steps between the first small estimate and a proof, for methods with cheap steps: a
+proof costs more than a few such steps."""
 
 _MOST_PROOFS = 3
-"""Each proof by a Newton step takes more rows than the one before. If none of so many is enough,
-the estimate ends the run."""
+"""The largest number of proofs by a Newton step, each with more rows than the one before. If none
+is enough, the estimate ends the run."""
 
-_FAR_OF_INFIMUM = 10
+_MAX_ESTIMATE_ERROR = 10
 """The distance of a point to the infimum is at most this many times the larger of the required
 distance and the estimate."""
 
@@ -135,7 +135,7 @@ class Stopping:
             return True
         if new.is_single == best.is_single:
             return new.objective <= best.objective
-        lower = best.objective - _FAR_OF_FLOAT32 * abs(best.objective)
+        lower = best.objective - _FLOAT32_ERROR * abs(best.objective)
         return best.is_single or new.objective < lower
 
     def _is_as_good(self, point: Snapshot, gap: float) -> bool:
@@ -153,51 +153,51 @@ class Stopping:
         """Return why the run ends at the point that was just added, or None."""
         if self._separated(point):
             return StopReason.UNBOUNDED
-        if self._near_enough(method.is_cheap):
+        if self._near_enough(method.has_cheap_steps):
             return StopReason.ESTIMATED
         if self._objective.is_late:
             return StopReason.MAX_TIME
         if len(self._history) > self._settings.max_iter:
-            is_near = self._near_enough(is_cheap=False)
+            is_near = self._near_enough(has_cheap_steps=False)
             return StopReason.ESTIMATED if is_near else StopReason.MAX_ITER
         return None
 
-    def _near_enough(self, is_cheap: bool) -> bool:
+    def _near_enough(self, has_cheap_steps: bool) -> bool:
         """Whether the optimum is near by proof, or by the estimate if nothing can be proven.
 
         A proof is possible while the estimate is above rounding. With a penalty the duality gap
         falls with the gradient; otherwise the bound of a Newton step does, if there is one.
         """
         best = self.best
-        enough = self._enough()
-        if best.gap <= max(enough, self._rounding()):
+        required_gap = self._required_gap()
+        if best.gap <= max(required_gap, self._rounding()):
             return True
-        if best.decrement > max(enough, self._rounding()):
+        if best.decrement > max(required_gap, self._rounding()):
             return False
         margin = self._margin
-        if self._tries == 0 and not is_cheap:
-            margin = max(margin, self._proof.reach(best.snapshot))
-        if best.decrement > max(margin * enough, self._rounding()):
+        if self._tries == 0 and not has_cheap_steps:
+            margin = max(margin, self._proof.provable_fraction(best.snapshot))
+        if best.decrement > max(margin * required_gap, self._rounding()):
             return False
         self._for_the_proof += 1
-        if is_cheap and self._for_the_proof <= _CHEAP_STEPS:
+        if has_cheap_steps and self._for_the_proof <= _CHEAP_STEPS:
             return False
         self._tries += 1
         gap = self._proof.expected(best.snapshot, best.decrement)
-        if gap <= enough:
+        if gap <= required_gap:
             gap = self._least_bound(best)[1]
         is_rounding = best.decrement <= self._rounding()
         has_steps = self._proof.has_factor and self._tries < _MOST_PROOFS
-        if gap <= enough or is_rounding or not (has_steps or self._objective.is_penalised):
+        if gap <= required_gap or is_rounding or not (has_steps or self._objective.is_penalised):
             return True
         # The bound falls in proportion to the estimate, and as the number of rows grows: the next
         # proof has four times as many.
-        self._margin = best.decrement / enough / 4
+        self._margin = best.decrement / required_gap / 4
         return False
 
     def is_proven_roughly(self) -> bool:
         """Whether the best point is near enough, but its scores are too imprecise for a proof."""
-        is_near = self.best.gap <= max(self._enough(), self._rounding())
+        is_near = self.best.gap <= max(self._required_gap(), self._rounding())
         return is_near and self.has_rough_scores()
 
     def has_rough_scores(self) -> bool:
@@ -215,7 +215,7 @@ class Stopping:
         if best.gap >= known_bound(best.method.objective, best.snapshot):
             return True  # the objective itself is the bound, and its error is not a square
         loss, scaling = self._objective.loss, self._objective.scaling
-        weights, intercept = self._of_user(best)[:2]
+        weights, intercept = self._user_coefficients(best)[:2]
         used = scaling.inverse > 0
         squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
         table = self._objective.table
@@ -232,15 +232,20 @@ class Stopping:
         If the duality gap shows that the optimum is near enough, no other bound is computed. After
         `max_time` no other bound is computed either.
         """
-        user, enough = self._of_user(best), max(self._enough(), self._rounding())
+        user, required_gap = (
+            self._user_coefficients(best),
+            max(self._required_gap(), self._rounding()),
+        )
         objective, bound = best.snapshot.objective + user.change, max(best.gap + user.change, 0.0)
-        if bound <= enough:
+        if bound <= required_gap:
             return objective, bound
         if self._proven is None or self._proven[0] is not best:
             if not may_prove or self._objective.is_late:
                 return objective, bound
             self._notice("proving the distance to the optimum")
-            proof = self._proof.of(user.coef, user.intercept, best.snapshot, best.decrement, enough)
+            proof = self._proof.of(
+                user.coef, user.intercept, best.snapshot, best.decrement, required_gap
+            )
             self._proven = best, *proof
         _, precise, gap = self._proven
         if best.snapshot.is_single and np.isfinite(precise):
@@ -265,7 +270,7 @@ class Stopping:
             return
         point = precise.snapshot(theta)
         risen = max(point.objective - precise.snapshot(best.theta).objective, 0.0)
-        if risen <= max(self._enough(), self._rounding()) / 2:
+        if risen <= max(self._required_gap(), self._rounding()) / 2:
             self.best = Best(best.method, point, best.gap + risen, best.decrement + risen)
 
     def solution(self, reason: StopReason, why: str) -> Solution:
@@ -280,12 +285,16 @@ class Stopping:
         """
         best, has_time = self.best, reason is not StopReason.INTERRUPTED
         has_time = has_time and not self._objective.is_late
-        user, enough, rounding = self._of_user(best), self._enough(), self._rounding()
+        user, required_gap, rounding = (
+            self._user_coefficients(best),
+            self._required_gap(),
+            self._rounding(),
+        )
         objective, gap = self._least_bound(best, has_time)
         # A proof by a Newton step also proves that a minimum exists; the duality gap does not.
         is_by_a_step = self._proven is not None and gap == self._proven[2]
         decrement = min(best.decrement + max(user.change, 0.0), gap)
-        reason = judged(reason, gap, best.decrement, enough, rounding, user.change)
+        reason = judged(reason, gap, best.decrement, required_gap, rounding, user.change)
         if self._objective.is_late and not reason.is_success:
             reason = StopReason.MAX_TIME
         is_minimum = reason is StopReason.CONVERGED and is_by_a_step
@@ -316,7 +325,7 @@ class Stopping:
             culprit=self._culprit(user, reason),
         )
 
-    def _of_user(self, point: Best) -> Returned:
+    def _user_coefficients(self, point: Best) -> Returned:
         """Return the user's coefficients at a point."""
         if self._user is None or self._user[0] is not point:
             self._user = point, returned(self._objective, point.snapshot, point.theta)
@@ -334,7 +343,7 @@ class Stopping:
             return None
         return column, float(np.abs(scaling.center[column]) * scaling.inverse[column])
 
-    def _enough(self) -> float:
+    def _required_gap(self) -> float:
         """Return the distance that `tol` requires at the best point."""
         return self._settings.tol * (self._null - self.best.snapshot.objective)
 
@@ -368,5 +377,5 @@ class Stopping:
         loss = objective.loss
         if not (loss.is_separable or loss.falls_at_zero) or self._objective.is_penalised:
             return False
-        distance = _FAR_OF_INFIMUM * max(self._enough(), best.decrement)
+        distance = _MAX_ESTIMATE_ERROR * max(self._required_gap(), best.decrement)
         return are_quasi_separated(objective, best.snapshot, distance)

@@ -1,4 +1,4 @@
-"""Types of arguments that many modules name."""
+"""Types that many modules use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import numpy
 
 NumPyArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
-"""An array of any shape and dtype: NumPy 1 has no defaults for the two."""
+"""An array of any shape and dtype, which NumPy 1 requires to be given."""
 
 Verbose: TypeAlias = Literal["auto", 0, 1, 2]
 """0: nothing; 1: a bar and lines; 2: lines; 'auto': lines, a bar on terminals and in notebooks."""

@@ -68,8 +68,8 @@ def drawn(X, y, loss: Loss, intercept: bool, rows) -> tuple[Sample, Scaling]:
 def bounds(proof: Certificate, coef, bias, l2: float, rows=None) -> tuple[float, float]:
     point = proof.at(Model(coef, bias, l2))
     assert isinstance(point, Point)
-    some = proof.all() if rows is None else proof.some(rows)
-    return proof.without_a_step(point), proof.by_a_factor(point, some)
+    some = proof.all() if rows is None else proof.subset(rows)
+    return proof.penalty_bound(point), proof.newton_bound(point, some)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -98,12 +98,14 @@ def test_no_bound_is_below_the_truth(loss: Loss, seed: int) -> None:
             for bound in bounds(proof, coef, bias, l2, rows):
                 assert bound >= true - 1e-13 * (1 + abs(best))
         point = proof.at(Model(coef, bias, l2))
-        of_sample = proof.of_sample(*drawn(X, y, loss, intercept, random.integers(0, n, 2 * n)))
+        of_sample = proof.subset_of_sample(
+            *drawn(X, y, loss, intercept, random.integers(0, n, 2 * n))
+        )
         # Features that are far off are centred by the proof itself.
         is_far = intercept and seed % 4 != 3 and np.abs(X.mean(axis=0) / X.std(axis=0)).max() > 100
         assert (of_sample is None) == is_far
         if of_sample is not None:
-            assert proof.by_a_factor(point, of_sample) >= true - 1e-13 * (1 + abs(best))
+            assert proof.newton_bound(point, of_sample) >= true - 1e-13 * (1 + abs(best))
 
 
 @pytest.mark.parametrize("offset", [0.0, 30.0])
@@ -141,9 +143,9 @@ def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> N
     else:
         assert np.allclose(point.error, expected.error, rtol=1e-9, atol=0)
     true = snapshot.objective - best
-    assert proof.by_a_factor(point, proof.all()) <= 1.2 * true
-    for rows_of_it in (proof.all(), proof.some(np.arange(0, n, 2))):
-        assert proof.by_a_factor(point, rows_of_it) >= true * (1 - 1e-6)
+    assert proof.newton_bound(point, proof.all()) <= 1.2 * true
+    for rows_of_it in (proof.all(), proof.subset(np.arange(0, n, 2))):
+        assert proof.newton_bound(point, rows_of_it) >= true * (1 - 1e-6)
 
     # Features that are far off are centred, and the sums are not of those.
     center = X.mean(axis=0) + 1000 * X.std(axis=0)
@@ -167,11 +169,11 @@ def test_the_rows_of_a_sample_prove_what_they_would_in_the_users_coordinates(
     theta *= 1 + 1e-4 * random.standard_normal(theta.shape)
     point = proof.at(Model(theta[:p], theta[-1] if intercept else np.zeros(k), l2))
     rows = random.permutation(n)[:150]
-    expected = proof.by_a_factor(point, proof.some(rows))
+    expected = proof.newton_bound(point, proof.subset(rows))
     assert np.isfinite(expected)
     for indices in (rows, np.repeat(rows, 3), np.concatenate([rows, rows[:50]])):
-        of_sample = proof.of_sample(*drawn(X, y, loss, intercept, indices))
-        assert proof.by_a_factor(point, of_sample) == pytest.approx(expected, rel=1e-6)
+        of_sample = proof.subset_of_sample(*drawn(X, y, loss, intercept, indices))
+        assert proof.newton_bound(point, of_sample) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_sample_is_no_proof_where_its_coordinates_leave_something_out() -> None:
@@ -179,11 +181,11 @@ def test_a_sample_is_no_proof_where_its_coordinates_leave_something_out() -> Non
     X, y = random.standard_normal((50, 2)), random.standard_normal(50)
     sample, scaling = drawn(X, y, Squared(), True, np.arange(20))
     proof = certificate(X, y, Squared())
-    assert proof.of_sample(sample, scaling) is not None
-    assert proof.of_sample(sample, Scaling(scaling.center, np.array([1.0, 0.0]))) is None
-    assert proof.of_sample(replace(sample, indices=None), scaling) is None
+    assert proof.subset_of_sample(sample, scaling) is not None
+    assert proof.subset_of_sample(sample, Scaling(scaling.center, np.array([1.0, 0.0]))) is None
+    assert proof.subset_of_sample(replace(sample, indices=None), scaling) is None
     far = certificate(X + 1000, y, Squared())
-    assert far.of_sample(*drawn(X + 1000, y, Squared(), True, np.arange(20))) is None
+    assert far.subset_of_sample(*drawn(X + 1000, y, Squared(), True, np.arange(20))) is None
 
 
 def test_all_rows_of_a_parabola_give_the_distance_itself() -> None:
@@ -309,8 +311,8 @@ def test_exact_sums_of_columns_are_proven_without_a_penalty(loss, kind, way) -> 
     assert isinstance(point, Point)
     rows = proof.all()
     if way == "of sample" and kind not in ("constant", "far off"):  # which it leaves out
-        rows = proof.of_sample(*drawn(X, y, loss, True, np.arange(n)))
-    bound = proof.by_a_factor(point, rows)
+        rows = proof.subset_of_sample(*drawn(X, y, loss, True, np.arange(n)))
+    bound = proof.newton_bound(point, rows)
     assert true * (1 - 1e-6) <= bound <= 1.2 * true
 
 

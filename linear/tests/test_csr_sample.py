@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from linear_oracle import LOSSES, NAMES, problem_of
 from provenglm import constants
-from provenglm.model.csr_sample import CenteredRows, size as size_of, spread
+from provenglm.model.csr_sample import CenteredRows, column_moments, size as size_of
 from provenglm.model.losses import Logistic, Softmax
-from provenglm.model.sampling import _spread, prepare
+from provenglm.model.sampling import _dense_column_moments, prepare
 from provenglm.model.solution import Settings
 from provenglm.plan import choose
 from provenglm.solve import solve
@@ -50,8 +50,8 @@ def test_products(intercept):
 def test_spread(intercept):
     X, share = columns(), RNG.random(200)
     share /= share.sum()
-    found = spread(csr_array(X), share, intercept)
-    expected = _spread(X, share, intercept, Workers(0))
+    found = column_moments(csr_array(X), share, intercept)
+    expected = _dense_column_moments(X, share, intercept, Workers(0))
     # The units differ; the numbers in them do not.
     for power, name in ((1, "mean"), (2, "square"), (4, "fourth")):
         one, other = (getattr(each, name) * each.unit**power for each in (found, expected))
@@ -128,8 +128,8 @@ def test_spread_of_extreme_scales(exponent):
     X, share = RNG.normal(size=(200, 3)), np.full(200, 1 / 200)
     scale = np.array([10.0**exponent, 1.0, 0.0])
     found, expected = (
-        _spread(X * scale, share, True, Workers(0)),
-        _spread(X, share, True, Workers(0)),
+        _dense_column_moments(X * scale, share, True, Workers(0)),
+        _dense_column_moments(X, share, True, Workers(0)),
     )
     np.testing.assert_allclose(found.mean * found.unit, expected.mean * scale, rtol=1e-11)
     kept = scale > 0

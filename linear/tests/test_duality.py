@@ -312,7 +312,7 @@ def test_the_dual_point_is_feasible(loss, far):
         if isinstance(loss, Softmax):
             target = np.eye(3)[target]
         residual = loss.residual(snapshot.scores, problem.target)
-        u = dual.kept * residual + dual.constant + dual.of_target * target
+        u = dual.kept * residual + dual.constant + dual.target_factor * target
         share, dense = (
             objective.share,
             Dense.of(problem, objective.scaling.center, objective.scaling.inverse),

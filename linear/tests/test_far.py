@@ -12,7 +12,7 @@ from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings
 from provenglm.model.tweedie import Gamma
 from provenglm.rows.dense import DenseRows
-from provenglm.rows.far import FarRows, FarTable
+from provenglm.rows.remote import RemoteRows, RemoteTable
 from provenglm.rows.table import Table
 from provenglm.solve import solve
 from provenglm.workers import Workers
@@ -87,9 +87,9 @@ class Processes:
         return found
 
 
-class RemoteTable(FarTable):
+class RemoteTable(RemoteTable):
     def __init__(self, processes, n, workers, has_offset):
-        super().__init__(FarRows((n, P), np.dtype(np.float64)), workers, has_offset)
+        super().__init__(RemoteRows((n, P), np.dtype(np.float64)), workers, has_offset)
         self.processes = processes
 
     def run(self, function, *small):

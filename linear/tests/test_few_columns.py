@@ -16,13 +16,13 @@ N, P = 600, 120
 @pytest.fixture
 def made(monkeypatch):
     """Return the lists of features whose Hessian was made as a whole."""
-    lists, of_losses = [], descent._of_losses
+    lists, of_losses = [], descent._loss_hessian
 
     def noted(objective, chosen, curvature):
         lists.append(chosen)
         return of_losses(objective, chosen, curvature)
 
-    monkeypatch.setattr(descent, "_of_losses", noted)
+    monkeypatch.setattr(descent, "_loss_hessian", noted)
     return lists
 
 

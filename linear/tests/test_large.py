@@ -8,7 +8,7 @@ import large_data
 import numpy as np
 import pytest
 from provenglm import Chunks, GLMClassifier, GLMRegressor, constants, workers
-from provenglm.methods import thinned
+from provenglm.methods import block_subsample
 from provenglm.model import problem, sampling
 from provenglm.model.losses import Logistic
 from scipy.special import expit
@@ -126,13 +126,13 @@ def test_regressions_of_many_rows(tmp_path, long, loss, dtype, given):
 
 
 def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, long):
-    monkeypatch.setattr(constants, "LARGER_PART", 0)
+    monkeypatch.setattr(constants, "MIN_SUBSAMPLE_RATIO", 0)
     monkeypatch.setattr(constants, "BLOCK_BYTES", 64 * 3 * 4)
     X, y = sorted_by_class(features("float32", 40_000, 3), 2)
     weight = weights_of("weights", len(y))
     given = problem.Problem(large_data.mapped(tmp_path / "x.npy", X), y, Logistic(), 0.1, weight)
     objective, _ = sampling.prepare(given, workers.Workers(0), 2000, np.random.default_rng(0))
-    part = thinned.Thinned.of(objective, 1)
+    part = block_subsample.BlockSubsample.of(objective, 1)
     theta = np.array([0.1, -0.2, 0.3, 0.4])
     gradient, hessian = part.derivatives(theta)
     # Naive: each class of the part has the share that it has of all rows.
@@ -152,16 +152,16 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
     wanted = some.T @ (share * (p - target)) + objective.penalty * theta
     assert np.allclose(gradient, wanted, rtol=0, atol=1e-5)
     assert np.allclose(wanted, objective.snapshot(theta).gradient, rtol=0, atol=0.05)
-    every = constants.EVERY_BLOCK * constants.GROWTH
-    some, share, p, target = of(objective.table.thinned(every).rows.slices())
+    every = constants.BLOCK_STRIDE * constants.GROWTH
+    some, share, p, target = of(objective.table.subsampled(every).rows.slices())
     wanted = (some.T * (share * p * (1 - p))) @ some + np.diag(objective.penalty)
     assert np.allclose(part.hessian(theta), wanted, rtol=0, atol=1e-5)
     assert np.allclose(hessian, wanted, rtol=0, atol=0.05)
 
 
 def test_a_start_from_a_part(tmp_path, monkeypatch, long):
-    monkeypatch.setattr(constants, "LARGER_PART", 1)
-    monkeypatch.setattr(constants, "ROWS_BESIDE_A_PART", 10)
+    monkeypatch.setattr(constants, "MIN_SUBSAMPLE_RATIO", 1)
+    monkeypatch.setattr(constants, "ROWS_BESIDE_BLOCKS", 10)
     X, y = sorted_by_class(features("uint8", 40_000, 3), 2)
     model = GLMClassifier(random_state=0).fit(large_data.mapped(tmp_path / "x.npy", X), y)
     peer = GLMClassifier(tol=1e-12).fit(X, y)

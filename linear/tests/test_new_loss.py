@@ -103,7 +103,7 @@ def test_the_slope_bounds_the_third_derivative(loss):
     target = np.repeat([1.0, 3.0 if isinstance(loss, Gamma) else 0.0], 401)
     third = (loss.curvature(z + h, target) - loss.curvature(z - h, target)) / (2 * h)
     size = np.abs(third) / loss.curvature(z, target)
-    assert 0.9 * loss.slope <= size.max() <= loss.slope * (1 + 1e-6)
+    assert 0.9 * loss.self_concordance <= size.max() <= loss.self_concordance * (1 + 1e-6)
 
 
 def test_a_loss_reads_its_own_arguments():

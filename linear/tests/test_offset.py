@@ -19,7 +19,7 @@ from provenglm import (
     constants,
     plan,
 )
-from provenglm.model.budget import room
+from provenglm.model.budget import memory_budget
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
@@ -489,7 +489,7 @@ def test_a_part_of_the_rows_on_disk_has_its_offsets(monkeypatch, tmp_path, loss)
     }.items():
         monkeypatch.setattr(constants, name, value)
     take(monkeypatch, "sampled-newton")
-    monkeypatch.setattr(constants, "ROWS_BESIDE_A_PART", 10)
+    monkeypatch.setattr(constants, "ROWS_BESIDE_BLOCKS", 10)
     monkeypatch.setattr(constants, "BLOCK_BYTES", 1 << 12)
     X, y, offset = drawn(loss, 20_000, 4)
     np.save(tmp_path / "x.npy", X)
@@ -679,4 +679,4 @@ def test_the_room_beside_offsets(loss):
     plain = Problem(rows, np.zeros(n, np.uint8), loss, 1.0)
     shape = (n, loss.outputs) if loss.outputs > 1 else n
     offset = np.zeros(shape)
-    assert room(plain) - room(replace(plain, offset=offset)) == offset.nbytes
+    assert memory_budget(plain) - memory_budget(replace(plain, offset=offset)) == offset.nbytes

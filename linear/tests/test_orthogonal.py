@@ -29,7 +29,7 @@ def bound(X, y, share, loss: Loss, coef, bias, intercept: bool = True, l2: float
     proof = Certificate(table, loss, intercept, center, scale)
     with np.errstate(over="ignore", invalid="ignore"):
         point = proof.at(Model(coef, bias, l2))
-        return np.inf if point is None else proof.by_rotation(point)
+        return np.inf if point is None else proof.qr_bound(point)
 
 
 def nearly_alike(random: np.random.Generator, seed: int, size: float | None = None) -> np.ndarray:

@@ -402,7 +402,7 @@ def test_a_proof_that_needs_more_rows_than_there_is_room_for_is_not_tried(monkey
     # A proof of rows on disk reads all of them.
     problem = problem_of(Logistic(), n=4000, p=4, l2=1e-9)
     monkeypatch.setattr(constants, "SAMPLE_NUMBERS", 40 * 5)
-    monkeypatch.setattr("provenglm.proof.certificate.Certificate.of_sample", lambda *_: None)
+    monkeypatch.setattr("provenglm.proof.certificate.Certificate.subset_of_sample", lambda *_: None)
     tried = []
     of = Prover.of
 

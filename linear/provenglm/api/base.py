@@ -25,8 +25,8 @@ from provenglm.api.validation import check_features, check_offset
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
 from provenglm.model.losses import Loss
 from provenglm.model.solution import Settings, Solution, StopReason
+from provenglm.rows.disk_checks import joined
 from provenglm.rows.kinds import Data, rows_of, taken
-from provenglm.rows.large import joined
 from provenglm.rows.products import row_products
 from provenglm.types import NumPyArray, Verbose
 from provenglm.workers import Workers

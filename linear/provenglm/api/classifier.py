@@ -27,7 +27,7 @@ from provenglm.arguments import check_number
 from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
-from provenglm.rows.large import joined
+from provenglm.rows.disk_checks import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 

@@ -26,7 +26,7 @@ from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
 from provenglm.path.folds import PathPoint
-from provenglm.rows.large import joined
+from provenglm.rows.disk_checks import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 

@@ -24,7 +24,7 @@ from provenglm.model.losses import Huber, Loss, Poisson, Squared, explained_devi
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.rows.large import joined
+from provenglm.rows.disk_checks import joined
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 

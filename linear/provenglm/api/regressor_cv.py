@@ -23,7 +23,7 @@ from provenglm.model.losses import Loss, explained_deviance
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
-from provenglm.rows.large import joined
+from provenglm.rows.disk_checks import joined
 from provenglm.rows.products import column_products
 from provenglm.rows.table import Block, Linear
 from provenglm.solve import solve

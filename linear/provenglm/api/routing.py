@@ -23,7 +23,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 
 from provenglm.api.base import LinearEstimator
 from provenglm.api.validation import check_numbers, check_scored_labels, check_weight
-from provenglm.rows.large import joined
+from provenglm.rows.disk_checks import joined
 from provenglm.types import NumPyArray
 
 

@@ -188,15 +188,15 @@ class CrossValidated(RoutedScoring):
             self._check_fold(data, fold, folds.weight(fold))
         # A list per ratio, with a list per fold, with the points for all strengths.
         by_ratio = [
-            self._paths(replace(folds, l1_ratio=ratio), of_ratio, deadline)
-            for ratio, of_ratio in zip(ratios, grid, strict=True)
+            self._paths(replace(folds, l1_ratio=ratio), ratio_strengths, deadline)
+            for ratio, ratio_strengths in zip(ratios, grid, strict=True)
         ]
-        paths = [list(of_fold) for of_fold in zip(*by_ratio, strict=True)]
+        paths = [list(fold_paths) for fold_paths in zip(*by_ratio, strict=True)]
         scorer = None if self.scoring is None else get_scorer(self.scoring)
         scores = np.array(
             [
-                [self._scored(data, scorer, path, test, score_params) for path in of_fold]
-                for of_fold, test in zip(paths, tests, strict=True)
+                [self._scored(data, scorer, path, test, score_params) for path in fold_paths]
+                for fold_paths, test in zip(paths, tests, strict=True)
             ]
         )
         self._choose(folds, grid, ratios, paths, scores, deadline)
@@ -270,7 +270,7 @@ class CrossValidated(RoutedScoring):
         if self.refit:
             places = [best_of(scores.mean(axis=0))] * len(paths)
         else:
-            places = [best_of(of_fold) for of_fold in scores]
+            places = [best_of(fold_scores) for fold_scores in scores]
         points = [path[r][k] for path, (k, r) in zip(paths, places, strict=True)]
         strength = float(np.mean([grid[r, k] for k, r in places]))
         ratio = float(np.mean([ratios[r] for _, r in places]))
@@ -296,13 +296,13 @@ class CrossValidated(RoutedScoring):
         self._keep(coef, intercept)
         self.scores_ = scores
 
-        def of_each(value: Callable[[PathPoint], object]) -> NumPyArray:
+        def table(value: Callable[[PathPoint], object]) -> NumPyArray:
             return np.array([[[value(point) for point in path] for path in of] for of in paths])
 
-        self.coefs_paths_ = of_each(lambda point: _row(point, problem.fit_intercept))
-        self.n_iter_ = of_each(lambda point: point.iterations)
-        self.gaps_ = of_each(lambda point: point.gap)
-        self.decrements_ = of_each(lambda point: point.decrement)
+        self.coefs_paths_ = table(lambda point: _row(point, problem.fit_intercept))
+        self.n_iter_ = table(lambda point: point.iterations)
+        self.gaps_ = table(lambda point: point.gap)
+        self.decrements_ = table(lambda point: point.decrement)
 
     def _refitted(self, problem: Problem, start: Start | None, deadline: float) -> Solution:
         def solved(settings: Settings) -> Solution:

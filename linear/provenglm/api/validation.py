@@ -23,7 +23,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from provenglm import constants
 from provenglm.model.losses import Loss
-from provenglm.rows import csr_checks, large, non_numeric
+from provenglm.rows import csr_checks, disk_checks, non_numeric
 from provenglm.rows.chunks import Chunks
 from provenglm.rows.disk import on_disk
 from provenglm.rows.kinds import Data
@@ -101,7 +101,7 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
     if isinstance(X, Chunks) and X.is_sparse:
         X = X.stacked()
     if isinstance(X, Chunks):
-        large.check_columns(estimator, X, reset=reset)
+        disk_checks.check_columns(estimator, X, reset=reset)
         features: Data = X
     else:
         features = _validated(estimator, X, reset)
@@ -214,7 +214,7 @@ def check_labels(name: str, y: object, features: Data) -> Labels:
     if most - least >= _LABELS_TO_COUNT or max(-least, most) > np.iinfo(np.int64).max:
         return Labels(*np.unique(labels, return_inverse=True))
     if on_disk(features):
-        return Labels(*large.counted(labels, least, most))
+        return Labels(*disk_checks.counted(labels, least, most))
     places = labels.astype(np.int64) - least
     present = np.bincount(places) > 0
     places_of_classes = np.flatnonzero(present)
@@ -358,18 +358,18 @@ def with_class_weight(
     if isinstance(class_weight, str) and class_weight == "balanced":
         sums = np.bincount(codes, weights=weight, minlength=len(classes))
         there = sums > 0
-        of_class = np.where(there, sums.sum() / (there.sum() * np.where(there, sums, 1.0)), 0.0)
+        factors = np.where(there, sums.sum() / (there.sum() * np.where(there, sums, 1.0)), 0.0)
     elif isinstance(class_weight, Mapping):
         values_of("class_weight", list(class_weight.values()), "the fit needs numbers")
         # With classes of float32 the result is float32.
-        of_class = compute_class_weight(dict(class_weight), classes=classes, y=classes).astype(
+        factors = compute_class_weight(dict(class_weight), classes=classes, y=classes).astype(
             np.float64
         )
-        wrong = ~(np.isfinite(of_class) & (of_class >= 0))
+        wrong = ~(np.isfinite(factors) & (factors >= 0))
         if wrong.any():
             at = int(np.argmax(wrong))
             raise ValueError(
-                f"class_weight is {of_class[at]:g} for the class {classes[at]!s}, and it must be a "
+                f"class_weight is {factors[at]:g} for the class {classes[at]!s}, and it must be a "
                 "finite number of at least 0: give 0 to leave a class out"
             )
     else:
@@ -377,7 +377,7 @@ def with_class_weight(
             f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}: 'balanced' "
             "gives each class the same total weight, a dict has a weight per label"
         )
-    each: NumPyArray = of_class[codes]
+    each: NumPyArray = factors[codes]
     return each if weight is None else each * weight
 
 
@@ -466,13 +466,13 @@ def _as_labels(name: str, y: object, n: int) -> NumPyArray:
     """Return the labels; an object array is converted to the type of its elements."""
     labels = _as_column(name, y, n, "needs whole numbers, booleans or text")
     if labels.dtype.kind in "OV":
-        labels = _of_objects(name, labels)
+        labels = _typed_labels(name, labels)
     if labels.dtype.kind == "f":
         _check_finite("y", labels, "labels")
     return labels
 
 
-def _of_objects(name: str, labels: NumPyArray) -> NumPyArray:
+def _typed_labels(name: str, labels: NumPyArray) -> NumPyArray:
     """Convert an object array of labels to the type of its elements; text stays as it is."""
     values = labels.tolist()
     if set(map(type, values)) <= {str, np.str_}:
@@ -579,7 +579,7 @@ def _has_small_squares(features: Data) -> bool:
     nothing: float32 overflows early, and a non-contiguous array is not tested, to avoid a copy.
     """
     if on_disk(features):
-        return large.are_all(features, _have_small_squares)
+        return disk_checks.are_all(features, _have_small_squares)
     assert isinstance(features, np.ndarray)
     return _have_small_squares(features)
 
@@ -599,9 +599,9 @@ def _first_where(
 ) -> str | None:
     """Return a text with the first wrong number, in the order of the rows, and its position."""
     if on_disk(features):
-        of_large = large.first_where(features, is_wrong)
-        found = None if of_large is None else of_large[:3]
-        place = "" if of_large is None else of_large[3]
+        first_wrong = disk_checks.first_where(features, is_wrong)
+        found = None if first_wrong is None else first_wrong[:3]
+        place = "" if first_wrong is None else first_wrong[3]
     else:
         search: Any = csr_checks.first_where if issparse(features) else _first_of_dense
         found, place = search(features, is_wrong), ""

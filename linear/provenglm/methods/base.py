@@ -34,7 +34,7 @@ class Target(NamedTuple):
     gap: float
 
     @property
-    def enough(self) -> float:
+    def required_gap(self) -> float:
         """The required distance to the optimum."""
         return self.tol * self.gained
 
@@ -75,7 +75,7 @@ class Method(ABC):
     keeps_scores : bool
         Whether the scores of dense rows are updated by the change along a step. Such points are
         evaluated again, in float64, before they end a run.
-    is_cheap : bool
+    has_cheap_steps : bool
         Whether an iteration is so cheap that the run continues until the duality gap is small
         enough, before it tries a proof by a Newton step.
     gave_up : str
@@ -87,7 +87,7 @@ class Method(ABC):
     name: str
     is_single = False
     keeps_scores = False
-    is_cheap = False
+    has_cheap_steps = False
     gave_up = ""
     why = ""
 

@@ -45,14 +45,14 @@ from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
 from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.methods.softmax_descent import SoftmaxSteps
 from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Scaling, Snapshot, of_rows
+from provenglm.model.objective import Objective, Scaling, Snapshot, broadcast_rows
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
 from provenglm.rows.gram import ClassWeights, Weights, gram, gram_of_block
 from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
-_LEFT_OF_AN_EXACT_STEP = 1e-28
+_EXACT_STEP_RESIDUAL = 1e-28
 """The value of `LAST_SWEEP` if the signs have to be those of the optimum."""
 
 _CLOSE = 0.95
@@ -99,7 +99,7 @@ class CoordinateDescent(Method):
     """
 
     name = "coordinate-descent"
-    is_cheap = True
+    has_cheap_steps = True
 
     def __init__(
         self, objective: Objective, last: Method | None = None, sample: Sample | None = None
@@ -127,9 +127,9 @@ class CoordinateDescent(Method):
         self._curvature: NumPyArray = np.zeros(0)
         self._has_learned = False
         self._last = np.inf
-        # Of far rows the classes' Hessian is a sample's, if all rows' has too many entries.
+        # If rows are not in memory and a Hessian of classes has too many entries, use a sample's.
         self._softmax_rows = self.objective
-        if self.objective.table.is_far and sample is not None:
+        if self.objective.table.is_out_of_core and sample is not None:
             self._softmax_rows = objective_of(sample, self.objective)
         self._softmax = SoftmaxSteps(self._softmax_rows)
 
@@ -139,8 +139,8 @@ class CoordinateDescent(Method):
         objective, count = self.objective, len(self._sample.target)
         theta, null = objective.null()
         # A step over all rows leads further than the sample's own error, p / 2n of the loss.
-        enough = constants.ERROR_OF_A_START * abs(null) * theta.size / count
-        yield CoordinateDescent(objective_of(self._sample, objective)), enough
+        required_decrement = constants.ERROR_OF_A_START * abs(null) * theta.size / count
+        yield CoordinateDescent(objective_of(self._sample, objective)), required_decrement
         objective.reads.rows += count
 
     def start(self, theta: NumPyArray) -> NumPyArray:
@@ -179,7 +179,7 @@ class CoordinateDescent(Method):
         if not np.array_equal(chosen, self._chosen):
             self._chosen, self._hessian = chosen, None
         if self._has_matrix_of_classes(len(chosen)):
-            if self.objective.table.is_far:
+            if self.objective.table.is_out_of_core:
                 there = self._softmax_rows.snapshot(snapshot.theta)
                 snapshot = replace(there, gradient=snapshot.gradient)
             return Least(*self._softmax.step(snapshot, chosen, self._curvature_shift, self._last))
@@ -195,7 +195,7 @@ class CoordinateDescent(Method):
         return found
 
     def _keeps_columns(self) -> bool:
-        if self.objective.table.is_far:
+        if self.objective.table.is_out_of_core:
             return False
         is_of_classes = self.objective.loss.outputs > 1
         is_sparse = self.objective.rows.is_sparse
@@ -206,7 +206,10 @@ class CoordinateDescent(Method):
         outputs = self.objective.loss.outputs
         if self.objective.rows.is_sparse or outputs == 1:
             return False
-        if self.objective.table.is_far and outputs * (features + 1) <= constants.MOST_WEIGHTS:
+        if (
+            self.objective.table.is_out_of_core
+            and outputs * (features + 1) <= constants.MOST_WEIGHTS
+        ):
             return False
         return SoftmaxSteps.has_room(features, outputs)
 
@@ -218,7 +221,7 @@ class CoordinateDescent(Method):
 
     def _measure(self, snapshot: Snapshot) -> None:
         self._has_learned = False
-        if not self.objective.table.is_far:
+        if not self.objective.table.is_out_of_core:
             self._curvature = self._second_derivative(snapshot).diagonal
         self._hessian = self._hessian_over(snapshot)
 
@@ -235,7 +238,7 @@ class CoordinateDescent(Method):
     def _has_columns(self) -> bool:
         """Whether the Hessian is constant and columns may be copied."""
         objective = self.objective
-        is_in_memory = not (objective.rows.is_sparse or objective.table.is_far)
+        is_in_memory = not (objective.rows.is_sparse or objective.table.is_out_of_core)
         return objective.loss.is_quadratic and is_in_memory
 
     def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Least:
@@ -281,8 +284,8 @@ class CoordinateDescent(Method):
         return Least(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
-        """Whether the curvature differs from that of the matrix; far rows are not asked."""
-        if self.objective.table.is_far:
+        """Whether the curvature differs from the matrix's; True if rows are not in memory."""
+        if self.objective.table.is_out_of_core:
             return True
         share, curvature = self.objective.share, self._second_derivative(snapshot).diagonal
         change = float((share @ np.abs(curvature - self._curvature)).sum())
@@ -303,20 +306,20 @@ class CoordinateDescent(Method):
         to[kept] = new.reshape(to[kept].shape)
         return Least(to, max(0.0, -slope - 0.5 * square), -slope)
 
-    def _correct(self, change: NumPyArray, of_gradient: NumPyArray) -> None:
+    def _correct(self, change: NumPyArray, gradient_change: NumPyArray) -> None:
         """Correct the matrix so that it gives the gradient's change along a step."""
         assert self._hessian is not None
         if self.objective.loss.is_quadratic:
             return
         kept = np.append(self._chosen, len(self._l1) - 1)
-        change, of_gradient = change[kept].ravel(), of_gradient[kept].ravel()
-        product = float(change @ of_gradient)
+        change, gradient_change = change[kept].ravel(), gradient_change[kept].ravel()
+        product = float(change @ gradient_change)
         image = self._hessian @ change
         expected = float(change @ image)
         rounding = _ROUNDING_OF_A_SQUARE * float(self._hessian.diagonal() @ np.square(change))
         if expected > rounding and product > 1e-3 * expected:
             self._hessian -= np.multiply.outer(image, image / expected)
-            self._hessian += np.multiply.outer(of_gradient, of_gradient / product)
+            self._hessian += np.multiply.outer(gradient_change, gradient_change / product)
             self._has_learned = True
 
     def _by_columns(self, snapshot: Snapshot) -> Least:
@@ -351,10 +354,10 @@ class CoordinateDescent(Method):
         """Return the Hessian over the set and the intercept, for a flattened theta."""
         objective, chosen, known = self.objective, self._chosen, self._products.hessian_of
         if known is None or not np.array_equal(known[0], chosen):
-            if objective.table.is_far:
+            if objective.table.is_out_of_core:
                 known = chosen, self._far_hessian(snapshot)
             else:
-                known = chosen, _of_losses(objective, chosen, self._second_derivative(snapshot))
+                known = chosen, _loss_hessian(objective, chosen, self._second_derivative(snapshot))
             if objective.loss.is_quadratic:
                 self._products.hessian_of = known
         hessian = known[1].copy()
@@ -363,7 +366,7 @@ class CoordinateDescent(Method):
         return hessian
 
     def _far_hessian(self, snapshot: Snapshot) -> NumPyArray:
-        """Return the Hessian of the losses over the set, by one pass over far rows."""
+        """Return the Hessian of the losses over the set, by one pass, if rows are not in memory."""
         objective, chosen = self.objective, self._chosen
         scaling = Scaling(objective.scaling.center[chosen], objective.scaling.inverse[chosen])
         given = objective.loss, scaling, chosen, objective.intercept, self._curvature_shift
@@ -391,7 +394,7 @@ class CoordinateDescent(Method):
         if are_few and not self._tries_some(width):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
-        excess = np.maximum(np.abs(gradient) - of_rows(self._l1[:-1], theta), 0)
+        excess = np.maximum(np.abs(gradient) - broadcast_rows(self._l1[:-1], theta), 0)
         there = theta != 0
         if theta.ndim > 1:
             excess, there = excess.max(axis=1), there.any(axis=1)
@@ -417,8 +420,8 @@ class CoordinateDescent(Method):
         return np.union1d(np.flatnonzero(there), others)
 
     def _most_features(self) -> float:
-        """Return how many features a step may use: of far rows only those that fit a matrix."""
-        if not self.objective.table.is_far:
+        """Return how many features a step may use; a matrix must fit if rows are not in memory."""
+        if not self.objective.table.is_out_of_core:
             return np.inf
         return SoftmaxSteps.most_features(self.objective.loss.outputs)
 
@@ -445,7 +448,7 @@ def hessian_of_set(
     intercept: bool,
     curvature_shift: float,
 ) -> NumPyArray:
-    """Return the Hessian of the losses over some features and the intercept, theta raveled."""
+    """Return the Hessian of the losses over some features and the intercept, for a flat theta."""
     raw: Any = block.raw
     features = (raw[:, chosen] - scaling.center) * scaling.inverse
     curvature = loss.second_derivative(block.scores, block.target, curvature_shift)
@@ -460,7 +463,9 @@ def hessian_of_set(
     return found
 
 
-def _of_losses(objective: Objective, chosen: NumPyArray, curvature: SecondDerivative) -> NumPyArray:
+def _loss_hessian(
+    objective: Objective, chosen: NumPyArray, curvature: SecondDerivative
+) -> NumPyArray:
     """Return the smooth part at the working set, without the penalty, in one pass."""
     found = gram(
         objective.rows,
@@ -491,11 +496,11 @@ def least(
     m = len(start) - outputs
     beside = hessian[:m, m:]
     inverse = np.linalg.pinv(hessian[m:, m:], rcond=_SINGULAR, hermitian=True)
-    of_intercepts = -inverse @ gradient[m:]
+    intercept_step = -inverse @ gradient[m:]
     reduced = hessian[:m, :m] - beside @ inverse @ beside.T
-    of_others = gradient[:m] + beside @ of_intercepts
-    change = minimise(reduced, of_others, start[:m], l1[:m], is_exact) - start[:m]
-    return np.concatenate([change, of_intercepts - inverse @ (beside.T @ change)])
+    reduced_gradient = gradient[:m] + beside @ intercept_step
+    change = minimise(reduced, reduced_gradient, start[:m], l1[:m], is_exact) - start[:m]
+    return np.concatenate([change, intercept_step - inverse @ (beside.T @ change)])
 
 
 def minimise(
@@ -521,15 +526,15 @@ def minimise(
     """
     t, gradient, most, unchanged = start.copy(), gradient.copy(), 0.0, 0
     has_turned, is_regular = True, False
-    left = _LEFT_OF_AN_EXACT_STEP if is_exact else constants.LAST_SWEEP
+    left = _EXACT_STEP_RESIDUAL if is_exact else constants.LAST_SWEEP
     factor = factor or Factor()
-    # A sweep moves two nearly equal columns too far, one up and one down, and a system sets them
-    # back: systems follow each other until none changes a sign, and the next sweep adds to these.
+    # A sweep moves two nearly equal columns too far, one up and one down, and a system moves them
+    # back. So solve systems until none changes a sign; the next sweep continues from there.
     for _ in range(constants.MOST_STEPS):
         fell, has_changed = sweep_matrix(hessian, gradient, t, l1)
         most = max(most, fell)
         unchanged = 0 if has_changed or has_turned else unchanged + 1
-        # A singular system leads only a part of the way each time.
+        # The solution of a singular system leads only a part of the way.
         is_steady = unchanged == constants.ROUND or (is_regular and unchanged > 0)
         if fell <= left * most or is_steady:
             break

@@ -13,7 +13,7 @@ import numpy as np
 from provenglm import compiled, constants
 from provenglm.model.conjugate_gradients import conjugate_gradients
 from provenglm.model.losses import SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Scaling, Snapshot, Sums
+from provenglm.model.objective import Objective, PassSums, Scaling, Snapshot
 from provenglm.rows.copies import arrays_of, write_columns
 from provenglm.rows.table import Kept
 from provenglm.types import NumPyArray
@@ -99,25 +99,25 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     count = count[kept]
     begins = np.append(0, np.cumsum(count, dtype=np.int64))
     data = np.empty(begins[-1], given[0].dtype)
-    of_rows = np.empty(len(data), np.uint32)
+    row_numbers = np.empty(len(data), np.uint32)
     places = np.full(p, len(data), np.uint64)
     places[kept] = begins[:-1]
-    kernels().by_columns(*given, places, data, of_rows)
+    kernels().by_columns(*given, places, data, row_numbers)
     inverse, center = scaling.inverse[kept], scaling.center[kept]
     if (inverse != 1).any():
         data = data * np.repeat(inverse, count)
     mean = (sums[kept, 0] - center * share.sum()) * inverse
-    of_target = (sums[kept, 1] - center * float(objective.mean_target())) * inverse
+    target_moments = (sums[kept, 1] - center * float(objective.mean_target())) * inverse
     with_last = np.append(kept, p)
     small = replace(
         objective,
         scaling=Scaling(center, inverse),
         penalty=objective.penalty[with_last],
         l1=objective.l1[with_last],
-        moments=(mean, of_target),
+        moments=(mean, target_moments),
         rare=None,
     )
-    return small, (data, of_rows, begins.astype(np.uint64)), with_last
+    return small, (data, row_numbers, begins.astype(np.uint64)), with_last
 
 
 def dense_columns(objective: Objective, chosen: NumPyArray) -> Columns:
@@ -167,7 +167,7 @@ class ByColumns(Objective):
         weights = theta[there]
         kernels().scores(*self.arrays, there.astype(np.uint64), weights, scores)
         bias = theta[-1] - self._center[there] @ weights
-        scores += self.beside(bias, slice(None), scores.dtype)
+        scores += self.bias_with_offsets(bias, slice(None), scores.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             values, residual = self.loss.value_and_residual(scores, target)
             value = float(values @ share)
@@ -176,7 +176,7 @@ class ByColumns(Objective):
             gradient = self._products(weighted)
         known = None
         if self._is_as_given:
-            known = Sums(value, gradient[:-1].copy(), np.array(total), None)
+            known = PassSums(value, gradient[:-1].copy(), np.array(total), None)
         gradient[:-1] -= self._center * total
         gradient[-1] = total if self.intercept else 0.0
         self.reads.rows += self.n
@@ -191,10 +191,10 @@ class ByColumns(Objective):
         """Return the products of all columns with `numbers`, (p + 1,); the last entry is unset."""
         found = np.empty(len(self._center) + 1)
 
-        def of_part(part: tuple[int, int]) -> None:
+        def part_products(part: tuple[int, int]) -> None:
             kernels().products(*self.arrays, *part, numbers, found)
 
-        for _ in self.workers.map(of_part, self._parts):
+        for _ in self.workers.map(part_products, self._parts):
             pass
         return found
 
@@ -228,7 +228,7 @@ class ScalarQuadratic:
         self._rest *= share
         arrays, places, _ = columns
         measured = kernels().measure(*arrays, places, self._rest, self._weight)
-        self._of_loss, mean, square = measured
+        self._loss_gradient, mean, square = measured
         self._total, self._shift = np.inf, 0.0
         if objective.intercept:
             self._total = max(float(self._weight.sum()), _TINY)
@@ -249,7 +249,7 @@ class ScalarQuadratic:
         change, along = self._t - self._before, np.empty(len(self._weight))
         kernels().scores(*arrays, places, change, along)
         along += self._shift
-        slope = float((self._of_loss + self._l2 * self._before) @ change)
+        slope = float((self._loss_gradient + self._l2 * self._before) @ change)
         slope += self._shift * float(self._rest.sum())
         slope += float(self._l1 @ (np.abs(self._t) - np.abs(self._before)))
         square = float(self._weight @ np.square(along)) + float(self._l2 @ np.square(change))
@@ -268,7 +268,7 @@ class ScalarQuadratic:
                 places,
                 active,
                 self._t,
-                self._of_loss,
+                self._loss_gradient,
                 self._l1,
                 self._l2,
                 self._mean,
@@ -298,7 +298,7 @@ class ScalarQuadratic:
         these, t, l1, l2 = places[free], self._t[free], self._l1[free], self._l2[free]
         sign, weight, total = np.sign(t), self._weight, self._total
         here = kernels().measure(*arrays, these, self._moved, weight)[0]
-        here += self._of_loss[free] + self._shift * self._mean[free] + l2 * t + l1 * sign
+        here += self._loss_gradient[free] + self._shift * self._mean[free] + l2 * t + l1 * sign
         square = self._square[free]
         wanted = conjugate_gradients(
             self._hessian_over(free), -here, lambda rest: rest / square, constants.SAMPLE_FORCING
@@ -383,9 +383,9 @@ def least_along(
     length = min(1.0, -(slope + rises[k]) / square)
     if k > 0 and length < places[k - 1]:
         # The minimum is where a sign changes.
-        part: NumPyArray = places[k - 1] * step
-        part[turning[k - 1]] = -t[turning[k - 1]]
-        return part
+        shortened: NumPyArray = places[k - 1] * step
+        shortened[turning[k - 1]] = -t[turning[k - 1]]
+        return shortened
     return np.asarray(length * step)
 
 
@@ -410,9 +410,9 @@ class SoftmaxQuadratic:
         self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         self._has_intercepts = objective.intercept
-        self._of_intercepts: NumPyArray = snapshot.gradient[-1]
-        self._of_loss: NumPyArray = gradient - l2[:, None] * before
-        self._of_loss += np.multiply.outer(columns.center, self._of_intercepts)
+        self._intercept_gradient: NumPyArray = snapshot.gradient[-1]
+        self._loss_gradient: NumPyArray = gradient - l2[:, None] * before
+        self._loss_gradient += np.multiply.outer(columns.center, self._intercept_gradient)
         total = curvature.total(objective.share)
         cutoff = max(1e-12, _LEAST_CURVATURE / max(total.diagonal().max(), _TINY))
         self._inverse = np.linalg.pinv(total, rcond=cutoff, hermitian=True)
@@ -431,15 +431,15 @@ class SoftmaxQuadratic:
         self._square = np.maximum(square + l2[:, None], _TINY)
         # Random weights: with equal ones, all words with the same number of rows would look equal.
         weight = np.random.default_rng(0).random(len(probability))
-        of_columns = kernels().measure(*arrays, places, weight, weight)[1:]
-        self._merged, self._own = merge_duplicates(columns, before, l1, l2, *of_columns)
+        weighted_sums = kernels().measure(*arrays, places, weight, weight)[1:]
+        self._merged, self._own = merge_duplicates(columns, before, l1, l2, *weighted_sums)
 
     def solve(self) -> tuple[NumPyArray, NumPyArray, float, float]:
         """Return the approximate minimum, the intercepts' step, the model's decrease and slope."""
         arrays, places, _ = self._columns
         probability = self._curvature.probability
         t, moved = self._merged.copy(), np.zeros(probability.shape, self._dtype)
-        active, shift = self._own.copy(), np.zeros(len(self._of_intercepts))
+        active, shift = self._own.copy(), np.zeros(len(self._intercept_gradient))
         most = 0.0
         for count in range(constants.MOST_STEPS):
             if self._has_intercepts:
@@ -452,7 +452,7 @@ class SoftmaxQuadratic:
                 places,
                 active,
                 t,
-                self._of_loss,
+                self._loss_gradient,
                 self._l1,
                 self._l2,
                 self._square,
@@ -465,8 +465,8 @@ class SoftmaxQuadratic:
             if (is_whole and is_near and count > 0) or self._objective.is_late:
                 break
         change = t - self._before
-        slope = float(np.vdot(self._of_loss + self._l2[:, None] * self._before, change))
-        slope += float(shift @ self._of_intercepts)
+        slope = float(np.vdot(self._loss_gradient + self._l2[:, None] * self._before, change))
+        slope += float(shift @ self._intercept_gradient)
         slope += float(self._l1 @ (np.abs(t) - np.abs(self._before)).sum(axis=1))
         # If a is the scores' change, `moved` is s p (a - m), and a H a is the sum of s p (a - m)^2.
         each = probability * self._share[:, None]
@@ -477,7 +477,7 @@ class SoftmaxQuadratic:
 
     def _moved_intercepts(self, moved: NumPyArray) -> NumPyArray:
         """Return the best step of the intercepts, and update `moved`."""
-        step = -self._inverse @ (self._of_intercepts + moved.sum(axis=0, dtype=np.float64))
+        step = -self._inverse @ (self._intercept_gradient + moved.sum(axis=0, dtype=np.float64))
         along = np.broadcast_to(step.astype(self._dtype), moved.shape)
         moved += self._curvature.times(along) * self._share[:, None]
         return np.asarray(step)

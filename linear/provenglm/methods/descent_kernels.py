@@ -96,14 +96,14 @@ def measure(
     product, mean = np.zeros(len(chosen)), np.zeros(len(chosen))
     square = np.zeros(len(chosen))
     for k in range(np.uint64(len(chosen))):
-        of_rest, of_weight, of_square = 0.0, 0.0, 0.0
+        rest_sum, weight_sum, square_sum = 0.0, 0.0, 0.0
         for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
             row, number = indices[place], data[place]
-            of_rest += number * rest[row]
+            rest_sum += number * rest[row]
             weighted = number * weight[row]
-            of_weight += weighted
-            of_square += number * weighted
-        product[k], mean[k], square[k] = of_rest, of_weight, of_square
+            weight_sum += weighted
+            square_sum += number * weighted
+        product[k], mean[k], square[k] = rest_sum, weight_sum, square_sum
     return product, mean, square
 
 
@@ -130,16 +130,16 @@ def column_sums(
         product of the column with possible residuals.
     """
     for row in range(np.uint64(len(share))):
-        of_row, of_target = share[row], share[row] * target[row]
-        least, most = of_row * low[row], of_row * high[row]
+        row_share, target_share = share[row], share[row] * target[row]
+        least, most = row_share * low[row], row_share * high[row]
         for place in range(indptr[row], indptr[row + np.uint64(1)]):
             column, number = indices[place], data[place]
             count[column] += np.uint32(1)
-            of_column = sums[column]
-            of_column[0] += number * of_row
-            of_column[1] += number * of_target
-            of_column[2] += max(number * least, number * most)
-            of_column[3] += min(number * least, number * most)
+            column_sum = sums[column]
+            column_sum[0] += number * row_share
+            column_sum[1] += number * target_share
+            column_sum[2] += max(number * least, number * most)
+            column_sum[3] += min(number * least, number * most)
 
 
 @njit(nogil=True)
@@ -182,10 +182,10 @@ def products(
 ) -> None:
     """Write the products of the columns from `first` to `last` with `numbers` to `found`."""
     for k in range(np.uint64(first), np.uint64(last)):
-        of_column = 0.0
+        column_sum = 0.0
         for place in range(indptr[k], indptr[k + np.uint64(1)]):
-            of_column += data[place] * numbers[indices[place]]
-        found[k] = of_column
+            column_sum += data[place] * numbers[indices[place]]
+        found[k] = column_sum
 
 
 @njit(nogil=True)
@@ -334,10 +334,10 @@ def product(
     for i in range(np.uint64(len(along))):
         along[i] += shift * weight[i]
     for k in range(np.uint64(len(chosen))):
-        of_column = l2[k] * step[k]
+        column_sum = l2[k] * step[k]
         for place in range(indptr[chosen[k]], indptr[chosen[k] + np.uint64(1)]):
-            of_column += data[place] * along[indices[place]]
-        found[k] = of_column
+            column_sum += data[place] * along[indices[place]]
+        found[k] = column_sum
     return found
 
 

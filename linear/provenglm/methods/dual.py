@@ -39,7 +39,7 @@ _BALANCED = 1e-10
 """The largest gradient of the intercept that a snapshot may have: the gap grows with it."""
 
 
-_PART_OF_BIAS = 0.005
+_RELATIVE_BIAS_EFFECT = 0.005
 """The effect of a row's step on its own score through the intercept is at least this part of the
 effect through the weights: without it, the intercepts of 1,000 classes with a mean curvature of 300
 hardly moved."""
@@ -69,7 +69,7 @@ class DualCoordinateAscent(Method):
     """
 
     name = "dual-coordinate-ascent"
-    is_cheap = True
+    has_cheap_steps = True
     why = ", and the penalty is strong enough for steps of single rows in the dual"
 
     def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
@@ -81,9 +81,9 @@ class DualCoordinateAscent(Method):
         # far.
         # The dual's estimate does not include balancing its residuals: so far a factor of up to
         # 1.7.
-        self._left = self._of_dual = np.inf
+        self._left = self._dual_distance = np.inf
         self._is_near = False
-        self._ratio, self._ratio_of_dual = 1.0, 2.0
+        self._ratio, self._dual_ratio = 1.0, 2.0
 
     def step(self, point: Snapshot, target: Target) -> Step:
         if self._dual is None:
@@ -92,19 +92,21 @@ class DualCoordinateAscent(Method):
             self._ratio = max(1.0, target.gap / max(self._left, _TINY))
         null = point.objective + target.gained
         while True:
-            value, distance, of_dual = self._dual.epoch()
+            value, distance, dual_distance = self._dual.epoch()
             before = self._distances[-1] if self._distances else distance
             rate = min(1.0, distance / max(before, _TINY))
             self._distances.append(distance)
             # On average the rows were visited in the middle of the epoch.
-            self._left, self._of_dual = distance * rate**0.5, of_dual * rate**0.5
-            enough = target.tol * (null - value)
+            self._left, self._dual_distance = distance * rate**0.5, dual_distance * rate**0.5
+            required_gap = target.tol * (null - value)
             # The proof by the dual costs about an epoch: skip it if that epoch would be enough,
             # too.
             self._is_near = (
-                self._ratio_of_dual * self._of_dual <= enough < self._ratio * self._left * rate
+                self._dual_ratio * self._dual_distance
+                <= required_gap
+                < self._ratio * self._left * rate
             )
-            if self._ratio * self._left <= enough or self._is_near or self.objective.is_late:
+            if self._ratio * self._left <= required_gap or self._is_near or self.objective.is_late:
                 break
             if self._is_slow():
                 count = len(self._distances)
@@ -125,7 +127,7 @@ class DualCoordinateAscent(Method):
         if self._dual is None or not self._is_near:
             return np.inf
         by_dual = self._dual.gap(point)
-        self._ratio_of_dual = max(self._ratio_of_dual, by_dual / max(self._of_dual, _TINY))
+        self._dual_ratio = max(self._dual_ratio, by_dual / max(self._dual_distance, _TINY))
         self._left = min(self._left, by_dual)
         return by_dual
 
@@ -180,17 +182,17 @@ class _Dual:
         table.sum(measure)
         # With n equal shares this is n; with unequal weights it is smaller.
         count = 1 / float(share @ share)
-        of_weights = share * square / l2
-        mean = float(share @ of_weights)
-        of_bias = max(constants.OF_BIAS, _PART_OF_BIAS * mean)
-        self._of_bias = of_bias * count if objective.intercept else 0.0
-        curvature = of_weights + share * self._of_bias
+        weight_curvature = share * square / l2
+        mean = float(share @ weight_curvature)
+        bias_rate = max(constants.MIN_BIAS_EFFECT, _RELATIVE_BIAS_EFFECT * mean)
+        self._bias_rate = bias_rate * count if objective.intercept else 0.0
+        curvature = weight_curvature + share * self._bias_rate
         self._share, self._curvature = share.astype(dtype), curvature.astype(dtype)
         self._target = objective.target.astype(np.uint32 if self._is_softmax else dtype)
         none: NumPyArray = np.zeros((0, outputs) if self._is_softmax else 0)
         self._offset = none if objective.offset is None else objective.offset
-        of_user, bias = objective.scaling.to_user(first.theta)
-        bias = np.atleast_1d(bias + self._center @ of_user)
+        user_weights, bias = objective.scaling.to_user(first.theta)
+        bias = np.atleast_1d(bias + self._center @ user_weights)
         self._residual: NumPyArray = np.zeros(first.scores.shape, dtype)
         weights: NumPyArray = np.zeros(first.theta[:-1].shape)
         self._sum: NumPyArray = np.zeros(outputs)
@@ -204,13 +206,13 @@ class _Dual:
             self._sum += weighted.sum(axis=0)
         weights = weights.T if self._is_dense else weights
         self._weights: NumPyArray = np.ascontiguousarray(weights, dtype)
-        self._bias = bias - self._of_bias * self._sum
+        self._bias = bias - self._bias_rate * self._sum
 
     def epoch(self) -> tuple[float, float, float]:
         """Run an epoch; return the objective and both distances as it measured them."""
         before = self._bias.copy()
         self._rng.shuffle(self._order)
-        value, distance, of_dual = self._run(
+        value, distance, dual_distance = self._run(
             *self._rows,
             self._target,
             self._share,
@@ -221,14 +223,14 @@ class _Dual:
             self._bias,
             self._offset,
             1 / self._l2,
-            self._of_bias,
+            self._bias_rate,
         )
-        if self._of_bias:
-            self._sum += (before - self._bias) / self._of_bias
-            self._bias -= self._of_bias * self._sum
+        if self._bias_rate:
+            self._sum += (before - self._bias) / self._bias_rate
+            self._bias -= self._bias_rate * self._sum
         self._objective.reads.rows += self._objective.n
         square = float(np.vdot(self._weights, self._weights))
-        return value + 0.5 * self._l2 * square, distance, of_dual
+        return value + 0.5 * self._l2 * square, distance, dual_distance
 
     def theta(self) -> NumPyArray:
         """Return the coefficients in the solver's coordinates, with their best intercept.
@@ -240,7 +242,7 @@ class _Dual:
         bias = self._bias.reshape(weights.shape[1:]) - self._center @ weights
         if objective.intercept:
             scores = row_products(objective.rows, weights, objective.workers)
-            scores += objective.beside(bias, slice(None), scores.dtype)
+            scores += objective.bias_with_offsets(bias, slice(None), scores.dtype)
             objective.reads.rows += objective.n / 2
             bias = bias + self._balance(scores)
         return objective.scaling.from_user(weights, bias)
@@ -288,13 +290,13 @@ class _Dual:
         bias: NumPyArray = np.zeros(scores.shape[1:])
         step: NumPyArray = np.zeros(scores.shape[1:])
 
-        def of_part(part: slice) -> NumPyArray:
+        def part_gradient(part: slice) -> NumPyArray:
             residual = objective.loss.residual(scores[part], objective.target[part])
             return np.asarray(objective.share[part] @ residual)
 
         parts = parts_of(objective.n, objective.loss.outputs)
         for _ in range(constants.MOST_STEPS):
-            slope = np.atleast_1d(sum(objective.workers.map(of_part, parts)))
+            slope = np.atleast_1d(sum(objective.workers.map(part_gradient, parts)))
             if not np.abs(slope).max() < least:
                 # Far from the optimum the means differ from those of the scores.
                 bias += step

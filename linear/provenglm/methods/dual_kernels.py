@@ -50,8 +50,8 @@ def logistic(
     weights: NumPyArray,
     bias: NumPyArray,
     offset: NumPyArray,
-    of_weights: float,
-    of_bias: float,
+    weight_rate: float,
+    bias_rate: float,
 ) -> tuple[float, float, float]:
     """Take a step for each row, in place; return the mean loss and two distances.
 
@@ -74,12 +74,12 @@ def logistic(
         The intercept, in float64 because it is the sum of many small steps.
     offset : numpy.ndarray, (n,) or (0,)
         The offsets of the scores in float64; empty if there are none.
-    of_weights, of_bias : float
+    weight_rate, bias_rate : float
         The decrease of the weights and of the intercept per residual times its share.
     """
     number, has_offset = weights.dtype.type, len(offset) > 0
     one, least, tiny = number(1), number(_LEAST), number(_TINY)
-    value = distance = of_dual = 0.0
+    value = distance = dual_distance = 0.0
     intercept = bias[0]
     n = np.uint64(len(share))
     for block in blocks:
@@ -100,7 +100,7 @@ def logistic(
                 if step == 0:
                     value += share[i] * (np.log1p(small) + max(score, number(0)))
                     square = share[i] * rest * rest / 2
-                    of_dual += square / (h + tiny)
+                    dual_distance += square / (h + tiny)
                     distance += square * (one / (h + tiny) + c)
                 new = q + rest / (one + c * h)
                 new = min(max(new, least * q), one - least * (one - q))
@@ -111,12 +111,12 @@ def logistic(
                     break
             change = share[i] * (sign * q - residual[i])
             residual[i] = sign * q
-            intercept -= of_bias * change
-            change *= number(-of_weights)
+            intercept -= bias_rate * change
+            change *= number(-weight_rate)
             for at in range(start, stop):
                 weights[np.uint64(indices[at])] += data[at] * change
     bias[0] = intercept
-    return value, distance, of_dual
+    return value, distance, dual_distance
 
 
 @njit(nogil=True, error_model="numpy")
@@ -136,8 +136,8 @@ def _best(
     number = score.dtype.type
     one, zero, least, tiny = number(1), number(0), number(_LEAST), number(_TINY)
     outputs = np.uint64(len(score))
-    loss = first = first_of_dual = zero
-    of_own, u[own] = u[own], zero
+    loss = first = first_dual = zero
+    u_own, u[own] = u[own], zero
     for count in range(_STEPS):
         top = score[0]
         for k in range(outputs):
@@ -155,23 +155,23 @@ def _best(
             loss = np.log(others) + top - score[own]
         p_own *= inverse
         # (diag(1 / h) + c) step = (p - q) / h + a constant, chosen such that the step sums to 0.
-        q_own = one + of_own
-        rest, h_own = -others * inverse - of_own, max(p_own, q_own)
-        part = one / (one + c * h_own)
-        square, of_dual = rest * rest, rest * rest / (h_own + tiny)
-        step_own, slope_own = rest * part, h_own * part
+        q_own = one + u_own
+        rest, h_own = -others * inverse - u_own, max(p_own, q_own)
+        damping = one / (one + c * h_own)
+        square, dual_distance = rest * rest, rest * rest / (h_own + tiny)
+        step_own, slope_own = rest * damping, h_own * damping
         shift, sum_of_slopes = step_own, slope_own
         for k in range(outputs):
             p = slope[k] * inverse
             rest, h = p - u[k], max(p, u[k])
-            part = one / (one + c * h)
+            damping = one / (one + c * h)
             square += rest * rest
-            of_dual += rest * rest / (h + tiny)
-            step[k], slope[k] = rest * part, h * part
+            dual_distance += rest * rest / (h + tiny)
+            step[k], slope[k] = rest * damping, h * damping
             shift += step[k]
             sum_of_slopes += slope[k]
         if count == 0:
-            first, first_of_dual = of_dual + c * square, of_dual
+            first, first_dual = dual_distance + c * square, dual_distance
         shift /= sum_of_slopes
         others = zero
         for k in range(outputs):
@@ -186,13 +186,13 @@ def _best(
             score[k] -= moved
             u[k] = new
             farthest = max(farthest, abs(moved))
-        moved = c * (-others * inverse - of_own)
+        moved = c * (-others * inverse - u_own)
         score[own] -= moved
-        of_own = -others * inverse
+        u_own = -others * inverse
         if max(farthest, abs(moved)) < number(_CLOSE):
             break
-    u[own] = of_own
-    return loss, first, first_of_dual
+    u[own] = u_own
+    return loss, first, first_dual
 
 
 @njit(nogil=True, error_model="numpy")
@@ -208,15 +208,15 @@ def softmax(
     weights: NumPyArray,
     bias: NumPyArray,
     offset: NumPyArray,
-    of_weights: float,
-    of_bias: float,
+    weight_rate: float,
+    bias_rate: float,
 ) -> tuple[float, float, float]:
     """Run `logistic` for classes: `residual` and `offset` are (n, K), `weights` is (p, K)."""
     number, has_offset = weights.dtype.type, len(offset) > 0
     outputs = np.uint64(len(bias))
     score, u = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
     step, slope = np.empty(len(bias), weights.dtype), np.empty(len(bias), weights.dtype)
-    value = distance = of_dual = 0.0
+    value = distance = dual_distance = 0.0
     n = np.uint64(len(share))
     for block in blocks:
         begin = np.uint64(block) * np.uint64(ROWS)
@@ -229,20 +229,22 @@ def softmax(
                 x, j = data[at], np.uint64(indices[at])
                 for k in range(outputs):
                     score[k] += x * weights[j, k]
-            loss, square, of_own = _best(score, u, step, slope, curvature[i], np.uint64(target[i]))
+            loss, square, dual_square = _best(
+                score, u, step, slope, curvature[i], np.uint64(target[i])
+            )
             value += share[i] * loss
             distance += share[i] * square / 2
-            of_dual += share[i] * of_own / 2
+            dual_distance += share[i] * dual_square / 2
             for k in range(outputs):
                 change = share[i] * (u[k] - residual[i, k])
                 residual[i, k] = u[k]
-                bias[k] -= of_bias * change
-                step[k] = number(-of_weights) * change
+                bias[k] -= bias_rate * change
+                step[k] = number(-weight_rate) * change
             for at in range(start, stop):
                 x, j = data[at], np.uint64(indices[at])
                 for k in range(outputs):
                     weights[j, k] += x * step[k]
-    return value, distance, of_dual
+    return value, distance, dual_distance
 
 
 @njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -256,8 +258,8 @@ def softmax_dense(
     weights: NumPyArray,
     bias: NumPyArray,
     offset: NumPyArray,
-    of_weights: float,
-    of_bias: float,
+    weight_rate: float,
+    bias_rate: float,
 ) -> tuple[float, float, float]:
     """Run `softmax` for dense rows (n, p), one by one; `weights` is (K, p).
 
@@ -269,7 +271,7 @@ def softmax_dense(
     outputs, columns = weights.shape
     score, u = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
     step, slope = np.empty(outputs, weights.dtype), np.empty(outputs, weights.dtype)
-    value = distance = of_dual = 0.0
+    value = distance = dual_distance = 0.0
     for i in order:
         for k in range(outputs):
             total = number(0)
@@ -277,15 +279,15 @@ def softmax_dense(
                 total += rows[i, j] * weights[k, j]
             score[k] = total + number(bias[k] + offset[i, k] if has_offset else bias[k])
             u[k] = residual[i, k]
-        loss, square, of_own = _best(score, u, step, slope, curvature[i], np.uint64(target[i]))
+        loss, square, dual_square = _best(score, u, step, slope, curvature[i], np.uint64(target[i]))
         value += share[i] * loss
         distance += share[i] * square / 2
-        of_dual += share[i] * of_own / 2
+        dual_distance += share[i] * dual_square / 2
         for k in range(outputs):
             change = share[i] * (u[k] - residual[i, k])
             residual[i, k] = u[k]
-            bias[k] -= of_bias * change
-            change *= number(-of_weights)
+            bias[k] -= bias_rate * change
+            change *= number(-weight_rate)
             for j in range(columns):
                 weights[k, j] += rows[i, j] * change
-    return value, distance, of_dual
+    return value, distance, dual_distance

@@ -82,13 +82,13 @@ class Factor:
         factor = scipy.linalg.lu_factor(small, check_finite=False) if many else None
 
         def solve(right: NumPyArray) -> NumPyArray:
-            solution, part = np.zeros(len(matrix)), self._forward(right[rows])
+            solution, inner = np.zeros(len(matrix)), self._forward(right[rows])
             if many:
-                of_joined = np.append(right[joined], np.zeros(len(left))) - beside.T @ part
-                of_joined = scipy.linalg.lu_solve(factor, of_joined, check_finite=False)
-                part -= beside @ of_joined
-                solution[joined] = of_joined[:count]
-            solution[rows] = self._forward(part, 1)
+                joined_solution = np.append(right[joined], np.zeros(len(left))) - beside.T @ inner
+                joined_solution = scipy.linalg.lu_solve(factor, joined_solution, check_finite=False)
+                inner -= beside @ joined_solution
+                solution[joined] = joined_solution[:count]
+            solution[rows] = self._forward(inner, 1)
             solution[rows[left]] = 0
             return solution
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.methods.base import Method, Step, Target
+from provenglm.methods.block_subsample import BlockSubsample
 from provenglm.methods.secants import Secants
-from provenglm.methods.thinned import Thinned
 from provenglm.model.cholesky import CholeskyMetric
 from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.sample import Sample
@@ -19,8 +19,8 @@ from provenglm.model.triangle import Basis, TriangleMetric, triangle, weighted_r
 from provenglm.types import NumPyArray
 
 _PENALTY_OF_A_GAP = 1e-4
-"""With a penalty that is a smaller part of the curvature, the duality gap is not expected to end a
-run. The moments that it needs then cost more than they save."""
+"""If the penalty is a smaller part of the curvature, the duality gap will hardly end a run. The
+moments that it needs then cost more than they save."""
 
 
 class Newton(Method):
@@ -39,7 +39,7 @@ class Newton(Method):
     def __init__(self, objective: Objective, sample: Sample) -> None:
         super().__init__(objective)
         self._sample = sample
-        self._has_all = self.is_cheap = len(sample.target) == objective.n
+        self._has_all = self.has_cheap_steps = len(sample.target) == objective.n
         self.name = "newton-cholesky" if self._has_all else "sampled-newton"
         self._secants = Secants()
         self._metric: CholeskyMetric | TriangleMetric | None = None
@@ -47,7 +47,7 @@ class Newton(Method):
         self._kept: NumPyArray | None = None
         self._curvature: NumPyArray = np.zeros(0)
         self._last = np.inf
-        self._thinned = Thinned.of(objective, len(sample.target))
+        self._block_subsample = BlockSubsample.of(objective, len(sample.target))
 
     def step(self, point: Snapshot, target: Target) -> Step:
         scores = self._scores_at(point)
@@ -61,7 +61,7 @@ class Newton(Method):
         self._last = decrement
         # The scores along a step cost nothing next to a Hessian of all rows.
         along = None
-        if self._has_all and not self.objective.table.is_far:
+        if self._has_all and not self.objective.table.is_out_of_core:
             along = -(self._sample.rows @ step)
         return Step(-step, decrement, 2 * decrement, along)
 
@@ -93,8 +93,8 @@ class Newton(Method):
         self._curvature = sample.loss.curvature(scores, sample.target)
         if not self._has_all:
             self.objective.reads.rows += len(sample.target)
-        if self._thinned is not None:
-            hessian = self._thinned.hessian(point.theta)
+        if self._block_subsample is not None:
+            hessian = self._block_subsample.hessian(point.theta)
         else:
             hessian = sample.hessian(scores)
         self._metric = self._factored(hessian, point)
@@ -104,7 +104,7 @@ class Newton(Method):
         metric = CholeskyMetric(hessian, self._has_all, self._kept)
         if not metric.is_rough or not isinstance(self._sample.rows, np.ndarray):
             return metric
-        if self.objective.table.is_far:
+        if self.objective.table.is_out_of_core:
             return metric  # the triangle needs all rows twice
         if self._basis is None:
             rows = self._sample.rows * np.sqrt(self._sample.share)[:, None]
@@ -146,20 +146,20 @@ class Newton(Method):
             return
         objective.takes_moments = self._has_gap(theta)
         # A pass over data on disk costs so much that solving the whole sample pays.
-        sizes = [len(sample.target) // (constants.GROWTH if self._thinned is None else 1)]
+        sizes = [len(sample.target) // (constants.GROWTH if self._block_subsample is None else 1)]
         least = max(constants.LEAST_ROWS // 2, 2 * constants.ROWS_OF_A_FEATURE * len(theta))
         while sizes[-1] >= least:
             sizes.append(sizes[-1] // constants.GROWTH)
         for count in reversed(sizes[:-1]):
             head = sample.head(count)
-            enough = constants.ERROR_OF_A_START * abs(null) * theta.size / count
-            yield Newton(objective_of(head, objective), head), enough
+            required_decrement = constants.ERROR_OF_A_START * abs(null) * theta.size / count
+            yield Newton(objective_of(head, objective), head), required_decrement
             objective.reads.rows += count
 
     def start(self, theta: NumPyArray) -> NumPyArray:
-        if self._thinned is None:
+        if self._block_subsample is None:
             return theta
-        gradient, hessian = self._thinned.derivatives(theta)
+        gradient, hessian = self._block_subsample.derivatives(theta)
         return theta - CholeskyMetric(hessian).solve(gradient)
 
     def _has_gap(self, theta: NumPyArray) -> bool:

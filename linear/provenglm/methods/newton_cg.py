@@ -67,7 +67,7 @@ class NewtonCG(Method):
     """
 
     name = "newton-cg"
-    is_cheap = True
+    has_cheap_steps = True
 
     def __init__(
         self, objective: Objective, is_precise: bool, has_room: bool, sample: Sample | None = None
@@ -189,10 +189,10 @@ class _Common:
         """
         sample = self._sample
         assert sample.indices is not None
-        diagonal = curvature.part(sample.indices).diagonal
-        weight, of_class = sample.share * diagonal.mean(axis=1), sample.share @ diagonal
-        least = float(np.finfo(np.float32).eps) * of_class.mean()
-        longer = np.sqrt(of_class.mean() / np.maximum(of_class, max(least, _TINY)))
+        diagonal = curvature.subset(sample.indices).diagonal
+        weight, class_curvature = sample.share * diagonal.mean(axis=1), sample.share @ diagonal
+        least = float(np.finfo(np.float32).eps) * class_curvature.mean()
+        longer = np.sqrt(class_curvature.mean() / np.maximum(class_curvature, max(least, _TINY)))
         change = float(np.abs(weight - self._weight).sum())
         if change > _CHANGED * float(self._weight.sum()):
             hessian = sample.gram(weight)
@@ -235,7 +235,7 @@ class _Hessian:
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)
-        self._of_weights = objective.penalty[:-1]
+        self._weight_penalty = objective.penalty[:-1]
         self.penalty = objective.used(snapshot.theta)[:-1]
         self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
         self._preconditioned: Callable[[NumPyArray], NumPyArray]
@@ -258,7 +258,7 @@ class _Hessian:
 
     def _weighted(self, along: NumPyArray, part: slice) -> NumPyArray:
         """Return the change of the residuals by a change of some rows' scores, times the shares."""
-        share, change = self._share[part], self._curvature.part(part).times(along)
+        share, change = self._share[part], self._curvature.subset(part).times(along)
         change *= share if change.ndim == 1 else share[:, None]
         return change
 
@@ -269,16 +269,16 @@ class _Hessian:
     def _total(self, along: NumPyArray) -> NumPyArray:
         """Return the sums of the residuals' change over the rows."""
 
-        def of_block(block: Block) -> NumPyArray:
-            change = self._curvature.part(block.part).times(block.scores)
+        def block_product(block: Block) -> NumPyArray:
+            change = self._curvature.subset(block.part).times(block.scores)
             return np.asarray(self._share[block.part] @ change, np.float64)
 
-        total: NumPyArray = self._objective.own.sum(of_block, kept=Kept(along), reads=False)
+        total: NumPyArray = self._objective.own.sum(block_product, kept=Kept(along), reads=False)
         return total
 
-    def _best(self, of_weights: NumPyArray) -> NumPyArray:
+    def _best(self, weight_effect: NumPyArray) -> NumPyArray:
         """Return the intercepts' best step, given the other weights' effect on their gradient."""
-        step = -self._inverse @ np.atleast_1d(of_weights)
+        step = -self._inverse @ np.atleast_1d(weight_effect)
         return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
 
     def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
@@ -355,7 +355,7 @@ class _Hessian:
             scores += along
             if self._objective.is_late:
                 return True
-            return weighted_square(rest, self._of_weights) <= tol * gained
+            return weighted_square(rest, self._weight_penalty) <= tol * gained
 
         found = conjugate_gradients(product, right, self._preconditioned, forcing, taken)
         change = np.concatenate([found.step, intercept[None]])

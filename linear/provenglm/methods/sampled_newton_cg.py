@@ -120,9 +120,9 @@ class SampledNewtonCG(Method):
     def levels(self) -> Iterator[tuple[Method, float]]:
         objective, head = self.objective, self._sample.head(self._count)
         theta, null = objective.null()
-        enough = constants.ERROR_OF_A_START * abs(null) * theta.size / self._count
+        required_decrement = constants.ERROR_OF_A_START * abs(null) * theta.size / self._count
         few = objective_of(head, objective)
-        yield SampledNewtonCG(few, head, self._count, True, self._second), enough
+        yield SampledNewtonCG(few, head, self._count, True, self._second), required_decrement
         objective.reads.rows += few.reads.rows
 
     def start(self, theta: NumPyArray) -> NumPyArray:
@@ -200,9 +200,9 @@ class SampleHessian:
         """Return the Hessian plus the penalty, times a vector of theta's shape."""
         weights = vector.astype(np.float32)
 
-        def of_block(part: slice) -> NumPyArray:
+        def block_product(part: slice) -> NumPyArray:
             block = self._rows[part]
-            change = self._second.part(part).times(block @ weights)
+            change = self._second.subset(part).times(block @ weights)
             change *= self._share[part]
             return column_products(block, change)
 
@@ -212,7 +212,7 @@ class SampleHessian:
             slice(start, start + constants.BLOCK_ROWS // 8)
             for start in range(0, count, constants.BLOCK_ROWS // 8)
         ]
-        for product in self._objective.workers.map(of_block, parts):
+        for product in self._objective.workers.map(block_product, parts):
             total += product
         self._objective.reads.rows += count
         return total

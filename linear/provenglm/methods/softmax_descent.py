@@ -50,7 +50,7 @@ all rounds times the ratio of two steps' decreases, and at most by this part."""
 
 _LEAST_FORCING = 1e-3
 
-_LEFT_OF_A_SYSTEM = 0.1
+_SYSTEM_RESIDUAL = 0.1
 """Conjugate gradients stop at this relative residual, in the preconditioner's metric."""
 
 _SYSTEMS = 3
@@ -171,7 +171,7 @@ class _Columns:
         self._parts = [slice(first, min(first + count, n)) for first in range(0, n, count)]
 
     def can_replace(self, chosen: NumPyArray) -> bool:
-        """Whether all of these features are here, and few others: new matrices take longer."""
+        """Whether all of these features are kept, with few others, so that this saves time."""
         has_few = len(self.chosen) <= _FEW_OTHERS * len(chosen)
         return has_few and bool(np.isin(chosen, self.chosen, assume_unique=True).all())
 
@@ -184,11 +184,11 @@ class _Columns:
         """Return the products of the columns with each other, with weights of the rows."""
         root = np.sqrt(weight)
 
-        def of_part(part: slice) -> NumPyArray:
+        def part_products(part: slice) -> NumPyArray:
             columns = self._block(part) * root[part, None]
             return np.asarray(dsyrk(1.0, columns.T))
 
-        total = self._sum(of_part, _merged(self._parts), together=1)
+        total = self._sum(part_products, _merged(self._parts), together=1)
         total += np.triu(total, 1).T
         return total
 
@@ -196,7 +196,7 @@ class _Columns:
         """Return the Hessian of the losses times a step, (m + 1, K)."""
         share = self._objective.share
 
-        def of_part(part: slice) -> NumPyArray:
+        def part_products(part: slice) -> NumPyArray:
             values, mean = self._block(part), probability[part]
             moved: NumPyArray = values @ step
             moved -= np.einsum("ik,ik->i", mean, moved)[:, None]
@@ -204,16 +204,16 @@ class _Columns:
             moved *= share[part, None]
             return np.asarray(moved.T @ values)
 
-        return self._sum(of_part, self._parts).T
+        return self._sum(part_products, self._parts).T
 
     def _sum(
         self,
-        of_part: Callable[[slice], NumPyArray],
+        part_products: Callable[[slice], NumPyArray],
         parts: list[slice],
         together: int | None = None,
     ) -> NumPyArray:
         total: NumPyArray | None = None
-        for each in self._objective.workers.map(of_part, parts, together):
+        for each in self._objective.workers.map(part_products, parts, together):
             total = each if total is None else np.add(total, each, out=total)
         assert total is not None
         return total
@@ -332,7 +332,7 @@ class _Model:
         is_free = t != 0
         is_free[-1] = self._has_intercept
         is_free &= self._grams.diagonal(axis1=1, axis2=2).T + self._l2[:, None] > 0
-        if self._preconditioner is None or not self._preconditioner.is_of(is_free):
+        if self._preconditioner is None or not self._preconditioner.is_for(is_free):
             self._preconditioner = _Preconditioner(self._grams, self._l2, is_free)
         slopes = np.where(is_free, self._gradient + l1 * np.sign(t), 0.0)
         wanted, image = self._solution(-slopes, is_free, self._preconditioner)
@@ -371,7 +371,7 @@ class _Model:
             image += length * along
             return False
 
-        found = conjugate_gradients(product, right, preconditioned, _LEFT_OF_A_SYSTEM, taken)
+        found = conjugate_gradients(product, right, preconditioned, _SYSTEM_RESIDUAL, taken)
         return found.step, image
 
 
@@ -422,9 +422,9 @@ class _Classes:
             if fell <= constants.LAST_SWEEP * most or unchanged == constants.ROUND:
                 break
         change = new - before
-        of_intercepts = -self._inverse * gradient[:, -1]
-        of_intercepts -= np.einsum("kj,jk->k", self._follows, change)
-        return np.vstack([change, of_intercepts])
+        intercept_step = -self._inverse * gradient[:, -1]
+        intercept_step -= np.einsum("kj,jk->k", self._follows, change)
+        return np.vstack([change, intercept_step])
 
 
 def _shrunk(numbers: NumPyArray, by: NumPyArray) -> NumPyArray:
@@ -449,17 +449,17 @@ class _Preconditioner:
     def __init__(self, grams: NumPyArray, l2: NumPyArray, is_free: NumPyArray) -> None:
         self._is_free = is_free
         self._classes = []
-        of_shifts = np.diag(l2 * is_free.sum(axis=1))
+        shift_hessian = np.diag(l2 * is_free.sum(axis=1))
         for gram, free in zip(grams, is_free.T, strict=True):
             rows, others = np.flatnonzero(free), np.flatnonzero(~free)
             self._classes.append((rows, _lower(gram[np.ix_(rows, rows)] + np.diag(l2[rows]))))
-            of_shifts[np.ix_(others, others)] += gram[np.ix_(others, others)]
+            shift_hessian[np.ix_(others, others)] += gram[np.ix_(others, others)]
         curvature = grams.diagonal(axis1=1, axis2=2).sum(axis=0)
-        has_curvature = of_shifts.diagonal() > _NO_CURVATURE * curvature
+        has_curvature = shift_hessian.diagonal() > _NO_CURVATURE * curvature
         shifts = np.flatnonzero(is_free.any(axis=1) & has_curvature)
-        self._shifts = shifts, _lower(of_shifts[np.ix_(shifts, shifts)])
+        self._shifts = shifts, _lower(shift_hessian[np.ix_(shifts, shifts)])
 
-    def is_of(self, is_free: NumPyArray) -> bool:
+    def is_for(self, is_free: NumPyArray) -> bool:
         return np.array_equal(self._is_free, is_free)
 
     def __call__(self, gradient: NumPyArray) -> NumPyArray:

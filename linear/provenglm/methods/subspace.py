@@ -47,7 +47,7 @@ class SubspaceNewton(Method):
     """
 
     name = "subspace-newton"
-    is_cheap = keeps_scores = True
+    has_cheap_steps = keeps_scores = True
 
     def __init__(self, objective: Objective, is_precise: bool, rng: np.random.Generator) -> None:
         self._precise = objective.precise()
@@ -71,7 +71,7 @@ class SubspaceNewton(Method):
             point.scores, objective.target, self._curvature_shift
         ).diagonal
         passes, gap = objective.passes, target.gap
-        if self._preconditioner.update(curvature, passes, gap, target.enough):
+        if self._preconditioner.update(curvature, passes, gap, target.required_gap):
             self._span = _Span(objective)
         scaled = self._preconditioner.solve(gradient[:-1])
         square = float(gradient[:-1] @ scaled)
@@ -93,7 +93,7 @@ class _Span:
         self._objective = objective
         n, p = objective.rows.shape
         self._first = int(objective.intercept)
-        # So few that a system costs less than a pass, and that there is memory for them.
+        # With this number a system costs less than a pass, and the directions fit into memory.
         room = constants.MEMORY // (8 * (n + p))
         size = self._first + max(1, min(2 * int(np.sqrt(p)), room))
         self._steps = np.zeros((size, p + 1))
@@ -204,15 +204,15 @@ class _Preconditioner:
         self._mean = 0.0
         self.squares: list[float] = []
 
-    def update(self, curvature: NumPyArray, passes: float, gap: float, enough: float) -> bool:
+    def update(self, curvature: NumPyArray, passes: float, gap: float, required_gap: float) -> bool:
         """Compute the Hessian at these curvatures if it pays; return whether it is a new matrix."""
         objective = self._objective
         mean = float(objective.share @ curvature)
         has_changed = not 0.5 <= mean / max(self._mean, _TINY) <= 2
         is_due = self._factor is None or has_changed
-        if self._has_factor and is_due and passes >= self._due and self._is_slow(gap, enough):
+        if self._has_factor and is_due and passes >= self._due and self._is_slow(gap, required_gap):
             self._due = passes + self._cost
-            found = self._of_some_rows(curvature)
+            found = self._sampled_factor(curvature)
             if found is not None:
                 self._mean, self._factor = mean, found
                 self.squares.clear()
@@ -222,14 +222,14 @@ class _Preconditioner:
             self._diagonal = np.maximum(mean + objective.penalty[:-1], _TINY)
         return False
 
-    def _is_slow(self, gap: float, enough: float) -> bool:
+    def _is_slow(self, gap: float, required_gap: float) -> bool:
         """Whether the gradient falls so slowly that the remaining passes cost more than it."""
         half = len(self.squares) // 2
         if not half:
             return False
         rate = np.log(self.squares[half - 1] / self.squares[-1]) / (len(self.squares) - half)
         least = 0.5 * self.squares[-1] / constants.MARGIN
-        needed = np.log(max(min(gap, least), _TINY) / max(enough, _TINY))
+        needed = np.log(max(min(gap, least), _TINY) / max(required_gap, _TINY))
         return bool(needed > rate * self._cost)
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
@@ -240,7 +240,7 @@ class _Preconditioner:
         solved = scipy.linalg.cho_solve(self._factor, rest, check_finite=False)
         return np.asarray(solved, np.float64)
 
-    def _of_some_rows(self, curvature: NumPyArray) -> tuple[NumPyArray, bool] | None:
+    def _sampled_factor(self, curvature: NumPyArray) -> tuple[NumPyArray, bool] | None:
         """Return the factor of the Hessian of drawn rows."""
         objective = self._objective
         drawn, share = draw(objective.loss, objective.table, self._size, self._rng)

@@ -1,1 +1,1 @@
-"""What is minimised: losses, penalties, coordinates, and samples of the rows."""
+"""The objective: losses, penalties, coordinates, and samples of the rows."""

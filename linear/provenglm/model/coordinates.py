@@ -1,4 +1,4 @@
-"""Coordinates of sparse columns: the user's own, but for columns that would outweigh the others."""
+"""Coordinates of sparse columns: only columns that outweigh all others are scaled."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm.model.objective import Scaling
-from provenglm.rows.csr import made_of
-from provenglm.rows.far import AnyTable
+from provenglm.rows.csr import csr_from_parts
 from provenglm.rows.products import column_moments, column_squares
+from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _HEAVY = 0.3
-"""A column with more than this part of the total variance of all lighter ones would set the length
-of every step alone. Such columns have much more, so that half or twice of it is the same."""
+"""A column with more than this part of the total variance of all lighter columns would alone set
+the length of every step. Such columns usually have far more, so that half or twice this value makes
+no difference."""
 
 _LEAST_DEVIATION = 1e-7
-"""Of a column's size: less is rounding."""
+"""A smaller deviation, relative to the column's mean, is rounding and is replaced by this."""
 
 _LARGEST = 1e100
-"""Whose square and whose sum of squares are numbers, too."""
+"""Numbers up to this size have squares, and sums of squares, that do not overflow."""
 
 
 def coordinates(table: AnyTable, intercept: bool) -> Scaling:
-    """Return the coordinates in which no column outweighs all the others.
+    """Return coordinates in which no column outweighs all others.
 
-    Text has columns of one kind: there it is the identity, and nothing is copied. A time in seconds
-    beside it has more variance than all words, and a step that does not overshoot along it leads
-    nowhere else. Such columns are divided by a power of two, and centred where they have no zeros.
+    For text alone they are the identity, and nothing is copied. But a column with a time in seconds
+    has more variance than all words together: a step that is short enough for this column hardly
+    moves along any other. Such columns are divided by a power of two, and centred if they have no
+    zeros.
     """
     p = table.rows.shape[1]
     scaling = Scaling(np.zeros(p), np.ones(p))
@@ -38,7 +40,7 @@ def coordinates(table: AnyTable, intercept: bool) -> Scaling:
     size = table.sum(_squares, unit)
     rising = np.sort(size[size > 0])
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
-    # Among the lightest each may be much heavier than those before it.
+    # The lightest columns are not compared: each may be much heavier than those before it.
     is_heavy = rising > _HEAVY * lighter
     is_heavy[: (len(rising) + 1) // 2] = False
     if not is_heavy.any():
@@ -84,4 +86,4 @@ def _in_units(block: Block, unit: float) -> csr_array:
     """Return sparse features divided by a number, in float64."""
     raw: Any = block.raw
     data = np.divide(raw.data, unit, dtype=np.float64)
-    return made_of(data, raw.indices, raw.indptr, raw.shape)
+    return csr_from_parts(data, raw.indices, raw.indptr, raw.shape)

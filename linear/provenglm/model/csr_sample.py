@@ -1,4 +1,4 @@
-"""A sample of sparse rows that stays sparse: for the Hessian of few columns."""
+"""A sample of sparse rows that stays sparse, for the Hessian over few columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provenglm.workers import Workers
 
 
 def is_sparser(features: csr_array) -> bool:
-    """Whether a Hessian takes less time of sparse rows than of dense ones."""
+    """Return whether a Hessian is computed faster from sparse rows than from dense ones."""
     return bool(
         constants.PAIR * np.square(_per_row(features))
         < constants.PRODUCT * np.square(features.shape[1])
@@ -26,7 +26,7 @@ def is_sparser(features: csr_array) -> bool:
 
 
 def size(features: csr_array, outputs: int, size_of_dense: int) -> int:
-    """Return the rows of a Hessian's sample.
+    """Return the number of rows in the sample of a Hessian.
 
     The number is that for dense data if they fit, or the number with which the Hessian costs as
     much as a pass, and at least 10 per feature. SciPy's products take 10 ns for a pair of numbers
@@ -45,10 +45,10 @@ def _per_row(features: csr_array) -> float:
 
 
 class CenteredRows:
-    r"""Sparse rows in theta's coordinates, of which they are what a product asks for.
+    r"""Sparse rows in theta's coordinates, which are only used in products.
 
-    Row i is :math:`((x_i - c) / d, 1)`, with 0 for 1 where there is no intercept. What centring
-    adds to a product is of rank one, and the numbers that are 0 are never written down.
+    Row i is :math:`((x_i - c) / d, 1)`; without an intercept the last entry is 0. Centring adds a
+    matrix of rank one to a product, so the rows are never stored in a dense array.
 
     Parameters
     ----------
@@ -96,13 +96,13 @@ class CenteredRows:
         features, center = self.features, self._center
         total = numbers.sum(axis=0)
         product = np.empty((self.shape[1], *numbers.shape[1:]))
-        of_features = product[:-1].T  # so that numbers of the columns multiply it
-        of_features[:] = column_squares(features, numbers).T
-        of_features -= 2 * center * column_products(features, numbers).T
-        of_features += np.multiply.outer(total, np.square(center))
-        # What is left of a constant column is rounding, of either sign.
-        np.maximum(of_features, 0, out=of_features)
-        of_features *= np.square(self._inverse)
+        feature_products = product[:-1].T  # so that numbers of the columns multiply it
+        feature_products[:] = column_squares(features, numbers).T
+        feature_products -= 2 * center * column_products(features, numbers).T
+        feature_products += np.multiply.outer(total, np.square(center))
+        # For a constant column the result is rounding, which may be negative.
+        np.maximum(feature_products, 0, out=feature_products)
+        feature_products *= np.square(self._inverse)
         product[-1] = self._intercept * total
         return product
 
@@ -131,10 +131,11 @@ class SparseSample(Sample):
         return self.rows.gram(weights, self.workers)
 
 
-class Spread(NamedTuple):
-    """Of each column, (p,): a power of two near its largest number, and moments in such units.
+class ColumnMoments(NamedTuple):
+    """The moments of each column, (p,), in units of a power of two near its largest number.
 
-    `fourth` is the sum of squared shares times fourth powers about the centre.
+    `fourth` is the sum of the squared shares times the fourth powers of the differences from the
+    centre.
     """
 
     unit: NumPyArray
@@ -143,13 +144,13 @@ class Spread(NamedTuple):
     fourth: NumPyArray
 
 
-def spread(features: csr_array, share: NumPyArray, intercept: bool) -> Spread:
-    """Return what `Spread` says of the columns, the numbers that are 0 included."""
+def column_moments(features: csr_array, share: NumPyArray, intercept: bool) -> ColumnMoments:
+    """Return the moments of sparse columns; entries that are not stored count as 0."""
     p = features.shape[1]
     columns = features.indices
     largest = np.zeros(p)
     np.maximum.at(largest, columns, np.abs(features.data))
-    # Divided by a power of two, so that no square overflows or vanishes.
+    # Divide by a power of two, so that no square overflows or underflows.
     unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
     numbers = features.data / unit[columns]
     each = np.repeat(share, np.diff(features.indptr))
@@ -161,11 +162,11 @@ def spread(features: csr_array, share: NumPyArray, intercept: bool) -> Spread:
     absent = np.maximum(share.sum() - np.bincount(columns, each, p), 0) * has_zeros
     square = np.bincount(columns, each * deviation, p) + absent * np.square(center)
     if intercept:
-        # As for dense rows, the mean of many equal numbers is off.
+        # As for dense rows, correct the rounding error of a mean of many equal numbers.
         first = np.bincount(columns, each * change, p) - absent * center
         mean = mean + first
         square = np.maximum(square - np.square(first), 0)
     absent = np.maximum(np.square(share).sum() - np.bincount(columns, np.square(each), p), 0)
     absent *= has_zeros
     fourth = np.bincount(columns, np.square(each * deviation), p) + absent * center**4
-    return Spread(unit, mean, square, fourth)
+    return ColumnMoments(unit, mean, square, fourth)

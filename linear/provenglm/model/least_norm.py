@@ -23,7 +23,7 @@ from provenglm.model.triangle import (
 from provenglm.types import NumPyArray
 
 _FEW_ROWS = 2
-"""For each column: enough to say which columns may be sums of others."""
+"""The number of rows per column that are enough to find columns that may be sums of others."""
 
 
 def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
@@ -33,7 +33,7 @@ def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
     if the rows are far away.
     """
     n, width = objective.n, len(theta)
-    if objective.table.is_far or n * width * min(n, width) > constants.LARGEST_PROOF:
+    if objective.table.is_out_of_core or n * width * min(n, width) > constants.LARGEST_PROOF:
         return None
     inverse = objective.scaling.inverse
     kept = np.flatnonzero(np.append(inverse > 0, objective.intercept))
@@ -62,8 +62,8 @@ def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
 def _basis(objective: Objective, kept: NumPyArray) -> Basis:
     """Return which of the columns are sums of others in all rows that have a weight.
 
-    Rows at equal distances say which may be, and a pass over all rows whether they are. Only where
-    they are not, all rows are factored.
+    Rows at equal distances give the candidates, and a pass over all rows checks them. All rows are
+    factored only if a candidate fails.
     """
     share, width = np.asarray(objective.share[:]), len(objective.penalty)
     used = np.flatnonzero(share > 0)

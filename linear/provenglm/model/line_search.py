@@ -9,7 +9,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.losses import Loss
-from provenglm.model.objective import Objective, Snapshot, of_rows
+from provenglm.model.objective import Objective, Snapshot, broadcast_rows
 from provenglm.rows.table import Block, Linear
 from provenglm.types import NumPyArray
 
@@ -17,7 +17,7 @@ _SHORTEST, _ROUNDING = 1e-10, 1e-16
 """Steps are not tried if they are shorter than this part and promise less than this part of F."""
 
 _LENGTHS = 2.0 ** np.arange(3, -17, -1)
-"""The lengths at which the objective of far rows is evaluated in one pass."""
+"""The lengths at which the objective is evaluated in one pass, if rows are not in memory."""
 
 
 def slope_at(
@@ -56,7 +56,7 @@ def length_of(
     change : numpy.ndarray, theta's shape
         The step.
     along : numpy.ndarray, the scores' shape, optional
-        The change of the scores by the whole step; None for far rows.
+        The change of the scores by the whole step; None if rows are not in memory.
     fall : float
         Minus the slope at the beginning.
     end : float, optional
@@ -69,9 +69,9 @@ def length_of(
     """
     theta, penalty = point.theta, objective.used(point.theta)
     at_start = 0.5 * float((penalty * theta * theta).sum())
-    of_penalty = float((penalty * theta * change).sum())
+    penalty_slope = float((penalty * theta * change).sum())
     square = float((penalty * change * change).sum())
-    l1 = None if objective.l1 is None else of_rows(objective.l1, theta)
+    l1 = None if objective.l1 is None else broadcast_rows(objective.l1, theta)
 
     def at(lengths: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the objective and the slope at each length."""
@@ -81,8 +81,8 @@ def length_of(
             )
         else:
             found = objective.sum(values, lengths, at=point)
-        value = found[0] + at_start + lengths * (of_penalty + 0.5 * lengths * square)
-        slope = found[1] + of_penalty + lengths * square
+        value = found[0] + at_start + lengths * (penalty_slope + 0.5 * lengths * square)
+        slope = found[1] + penalty_slope + lengths * square
         if l1 is not None:
             for k, length in enumerate(lengths):
                 there = theta + length * change
@@ -148,19 +148,19 @@ def _values(block: Block, loss: Loss, step: NumPyArray, lengths: NumPyArray) -> 
 
 
 def far_values(block: Block, loss: Loss, change: Linear, lengths: NumPyArray) -> NumPyArray:
-    """Return the same for a step of the model."""
+    """Return the result of the function above for a step of the model."""
     return _values(block, loss, block.products(change), lengths)
 
 
 def _best_of(values: NumPyArray, slopes: NumPyArray, start: float, slope: float) -> float:
-    """Return the best of `_LENGTHS`, or a length between it and the next one; 0 if none is lower.
+    """Return the best of `_LENGTHS`, or a length between it and the next; 0 if none is lower.
 
     Parameters
     ----------
     values, slopes : numpy.ndarray
         The objective and its slope at the last of `_LENGTHS`.
     start, slope : float
-        Those at 0.
+        The objective and its slope at length 0.
     """
     lengths = _LENGTHS[len(_LENGTHS) - len(values) :]
     values = np.where(np.isnan(values), np.inf, values)

@@ -33,12 +33,12 @@ MAX_AMPLIFICATION = 16.0
 rounding error: a residual has few digits of a mean that is far below that of the targets."""
 
 
-class Noise(NamedTuple):
+class RoundingTerms(NamedTuple):
     """The quantities that bound the rounding errors of a pass; those of parts can be added.
 
     Attributes
     ----------
-    slope : float
+    curvature : float
         The largest curvature.
     square : float
         The mean square of |prediction| + |target|: a residual is the difference of the two.
@@ -46,13 +46,13 @@ class Noise(NamedTuple):
         Whether no score was clipped to the range of its loss.
     """
 
-    slope: float
+    curvature: float
     square: float
     is_exact: bool
 
-    def __add__(self, other: Noise) -> Noise:  # type: ignore[override]
-        return Noise(
-            max(self.slope, other.slope),
+    def __add__(self, other: RoundingTerms) -> RoundingTerms:  # type: ignore[override]
+        return RoundingTerms(
+            max(self.curvature, other.curvature),
             self.square + other.square,
             self.is_exact and other.is_exact,
         )
@@ -82,7 +82,7 @@ class SecondDerivative:
         """Return the same second derivatives in another dtype."""
         return SecondDerivative(self.diagonal.astype(dtype, copy=False))
 
-    def part(self, rows: slice | NumPyArray) -> SecondDerivative:
+    def subset(self, rows: slice | NumPyArray) -> SecondDerivative:
         """Return the second derivatives of some samples."""
         return SecondDerivative(self.diagonal[rows])
 
@@ -119,7 +119,7 @@ class SecondDerivativeOfClasses(SecondDerivative):
         # The classes of a row are contiguous, as in the steps that they are multiplied with.
         return SecondDerivativeOfClasses(np.ascontiguousarray(self.probability, dtype))
 
-    def part(self, rows: slice | NumPyArray) -> SecondDerivativeOfClasses:
+    def subset(self, rows: slice | NumPyArray) -> SecondDerivativeOfClasses:
         return SecondDerivativeOfClasses(self.probability[rows])
 
     def times(self, step: NumPyArray) -> NumPyArray:
@@ -145,9 +145,9 @@ class Dual(NamedTuple):
 
     Attributes
     ----------
-    kept, of_target : float
+    kept, target_factor : float
     constant : numpy.ndarray or float
-        The residuals are u = kept r + constant + of_target y; for classes y is an indicator.
+        The residuals are u = kept r + constant + target_factor y; for classes y is an indicator.
     terms : callable or float
         Return a bound of Fenchel's terms l(z) + l*(u) - u z from the scores and targets of some
         rows; or the mean of these terms over all rows, if it is known.
@@ -155,7 +155,7 @@ class Dual(NamedTuple):
 
     kept: float
     constant: NumPyArray | float
-    of_target: float
+    target_factor: float
     terms: Callable[[NumPyArray, NumPyArray], NumPyArray] | float
 
 
@@ -187,17 +187,17 @@ class Loss(ABC):
     """Whether the scale of the residuals is estimated as well, in an outer iteration."""
 
     # Properties that the certificate uses: see `certificate`.
-    has_falls: bool = True
+    has_third_derivative: bool = True
     """Whether the curvature changes along a step; otherwise the loss is quadratic in its range."""
-    first_fall: float = 0.0
+    initial_move: float = 0.0
     """The largest relative move before any step, among rows with a `least_curvature` above 0."""
 
     @property
-    def slope(self) -> float:
+    def self_concordance(self) -> float:
         """The largest change of a row's relative move if its score changes by 1.
 
         It bounds the third derivative divided by the second. If it is infinite, no proof by a
-        Newton step is tried. If it is finite, `noise` must be defined as well.
+        Newton step is tried. If it is finite, `rounding_terms` must be defined as well.
         """
         return np.inf
 
@@ -345,7 +345,7 @@ class Loss(ABC):
         """
         return self.sure_curvature(scores, target)
 
-    def change(
+    def quadratic_step(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         """Return the changes by a step of the scores, computed from the curvature alone.
@@ -356,19 +356,23 @@ class Loss(ABC):
             The change of the residuals.
         square : numpy.ndarray, (n,)
             The product of this change with the step.
-        fall : numpy.ndarray, (n,)
+        relative_move : numpy.ndarray, (n,)
             The relative move of the mean towards the border of its range, at most 1.
         """
         curvature = self.sure_curvature(scores, target)
         residual = curvature * step
-        return residual, residual * step, self._fall(scores, target, step)
+        return residual, residual * step, self._relative_move(scores, target, step)
 
-    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
-        return np.asarray(self.slope * np.abs(step))
+    def _relative_move(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> NumPyArray:
+        return np.asarray(self.self_concordance * np.abs(step))
 
-    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
         """Return the quantities that bound the rounding errors of these rows."""
-        return Noise(1.0, float(share @ np.square(np.abs(scores) + np.abs(target))), True)
+        return RoundingTerms(1.0, float(share @ np.square(np.abs(scores) + np.abs(target))), True)
 
 
 @dataclass(frozen=True)
@@ -376,7 +380,7 @@ class Logistic(Loss):
     r"""Logistic loss, :math:`\log(1 + e^z) - yz`, for targets 0 and 1."""
 
     name = "logistic"
-    slope = 1.0
+    self_concordance = 1.0
     has_classes = True
     is_separable = True
 
@@ -386,11 +390,11 @@ class Logistic(Loss):
     def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
         # (1 - m) p + m q with q = 0 or 1 has the same mean as the targets.
         wanted = float(mean)
-        of_scores = wanted + float(excess)
-        down = of_scores > wanted
+        score_mean = wanted + float(excess)
+        down = score_mean > wanted
         # A class with 1e-17 of all weights gives 0 for both.
-        up = wanted - of_scores
-        mixed = 1 - wanted / of_scores if down else up / (1 - of_scores) if up > 0 else 0.0
+        up = wanted - score_mean
+        mixed = 1 - wanted / score_mean if down else up / (1 - score_mean) if up > 0 else 0.0
         sign = 1.0 if down else -1.0
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
@@ -451,14 +455,18 @@ class Logistic(Loss):
         more = curvature_shift * (1 - curvature_shift) * np.square(residual)
         return SecondDerivative((1 - curvature_shift) * self.curvature(scores, target) + more)
 
-    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+    def _relative_move(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> NumPyArray:
         small = np.exp(-np.abs(scores))
         near, far = 1 / (1 + small), small / (1 + small)  # of the likelier class, and the other
         up = np.where(scores >= 0, far, near)
         return np.maximum(-up * step, np.where(scores >= 0, near, far) * step)
 
-    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
-        return Noise(0.25, 4 * float(share.sum()), True)
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
+        return RoundingTerms(0.25, 4 * float(share.sum()), True)
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual + target
@@ -478,15 +486,15 @@ class Softmax(Loss):
     outputs: int = 2
 
     name = "softmax"
-    slope = 1.0
+    self_concordance = 1.0
     has_classes = True
     is_separable = True
 
     def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
-        of_scores = mean + excess
-        ratio = np.divide(mean, of_scores, out=np.ones_like(of_scores), where=of_scores > 0)
+        score_mean = mean + excess
+        ratio = np.divide(mean, score_mean, out=np.ones_like(score_mean), where=score_mean > 0)
         kept = min(1.0, float(ratio.min()))
-        constant = np.maximum(mean - kept * of_scores, 0)
+        constant = np.maximum(mean - kept * score_mean, 0)
         logarithm = np.where(constant > 0, 2 * np.log(np.where(constant > 0, constant, 1)), -np.inf)
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
@@ -566,7 +574,7 @@ class Softmax(Loss):
         # diag p - p p^T is at least min p (I - 1 1^T / K).
         return np.asarray(self.probability(scores).min(axis=1))
 
-    def change(
+    def quadratic_step(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         probability = self.probability(scores)
@@ -575,8 +583,10 @@ class Softmax(Loss):
         residual = probability * deviation
         return residual, (residual * deviation).sum(axis=1), -deviation.min(axis=1)
 
-    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
-        return Noise(0.5, 4 * float(share.sum()), True)
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
+        return RoundingTerms(0.5, 4 * float(share.sum()), True)
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual.copy()
@@ -598,9 +608,9 @@ class Squared(Loss):
     r"""Half the squared error, :math:`(z - y)^2 / 2`."""
 
     name = "squared"
-    slope = 0.0
+    self_concordance = 0.0
     is_quadratic = True
-    has_falls = False
+    has_third_derivative = False
     has_dispersion = True
 
     def fisher(self, scores: NumPyArray) -> NumPyArray:
@@ -632,8 +642,8 @@ class Huber(Loss):
     epsilon: float = 1.35
 
     name = "huber"
-    has_falls = False
-    first_fall = 0.5
+    has_third_derivative = False
+    initial_move = 0.5
     needs_all_targets = True
     has_scale = True
     bytes_of_a_row = 100  # for the search for the scale
@@ -657,7 +667,7 @@ class Huber(Loss):
         return Dual(1 - mixed, constant, 0.0, terms if mixed else 0.0)
 
     @property
-    def slope(self) -> float:
+    def self_concordance(self) -> float:
         return 1 / self.epsilon
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -677,12 +687,14 @@ class Huber(Loss):
         return self._inside(scores, target, 0.9)
 
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return self._inside(scores, target, self.first_fall)
+        return self._inside(scores, target, self.initial_move)
 
-    def _inside(self, scores: NumPyArray, target: NumPyArray, part: float) -> NumPyArray:
-        return np.asarray(np.abs(scores - target) <= part * self.epsilon, scores.dtype)
+    def _inside(self, scores: NumPyArray, target: NumPyArray, fraction: float) -> NumPyArray:
+        return np.asarray(np.abs(scores - target) <= fraction * self.epsilon, scores.dtype)
 
-    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+    def _relative_move(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> NumPyArray:
         return np.abs(scores - target + step) / self.epsilon
 
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
@@ -735,7 +747,7 @@ class Poisson(Loss):
     """
 
     name = "poisson"
-    slope = 1.0
+    self_concordance = 1.0
     has_least = True
     has_logarithm = True
     falls_at_zero = True
@@ -785,14 +797,18 @@ class Poisson(Loss):
     ) -> SecondDerivative:
         return SecondDerivative((1 - curvature_shift) * _exp(scores) + curvature_shift * target)
 
-    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+    def _relative_move(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> NumPyArray:
         return -step
 
-    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
         mean = _exp(scores)
         square = float(share @ np.square(mean + np.abs(target)))
         largest = 1.01 * float(mean.max(initial=0))
-        return Noise(largest, square, self.is_exact(scores, target))
+        return RoundingTerms(largest, square, self.is_exact(scores, target))
 
     def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
         return float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
@@ -837,10 +853,10 @@ def balanced_means(
     added = wanted - kept * mean
 
     def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        of_row = logarithm(scores, target)
-        old = _exp(of_row)
+        log_mean = logarithm(scores, target)
+        old = _exp(log_mean)
         new = kept * old + added
-        return np.asarray(np.maximum(new * (np.log(new) - of_row - 1) + old, 0))
+        return np.asarray(np.maximum(new * (np.log(new) - log_mean - 1) + old, 0))
 
     return kept, added, terms
 
@@ -859,15 +875,15 @@ def explained_deviance(
         target, scores, weight = target[counts], scores[counts], weight[counts]
     share = np.ones(len(target)) if weight is None else weight
     best = np.broadcast_to(loss.null_scores(target, share), target.shape)
-    of_model, of_mean = (
+    model_deviance, null_deviance = (
         max(float(np.average(loss.deviance(z, target), weights=weight)), 0.0)
         for z in (scores, best)
     )
     # Rounding may leave a positive deviance for equal targets.
     nothing = 1e-14 * float((np.abs(loss.value(best, target)) + loss.fisher(best)).max())
-    if of_mean <= nothing:
-        return 1.0 if of_model <= nothing else 0.0
-    return 1 - of_model / of_mean
+    if null_deviance <= nothing:
+        return 1.0 if model_deviance <= nothing else 0.0
+    return 1 - model_deviance / null_deviance
 
 
 def check_not_negative(name: str, target: NumPyArray, weight: NumPyArray | None) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from provenglm.model.losses import Loss
-from provenglm.rows.far import AnyTable
+from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 
@@ -34,7 +34,7 @@ part."""
 
 def best_intercept(loss: Loss, table: AnyTable) -> NumPyArray:
     """Return the best intercept of the model without features: a 0-d array, or (K,)."""
-    if table.is_far and loss.needs_all_targets:
+    if table.is_out_of_core and loss.needs_all_targets:
         start = np.asarray(table.known(target_sum, loss))
         return _WithOffsets(loss, table).best_number(float(start))
     best = np.asarray(loss.null_scores(*_summary(loss, table)), np.float64)

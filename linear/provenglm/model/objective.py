@@ -1,12 +1,12 @@
 r"""The objective in the solver's own coordinates, and its full pass.
 
-The solver sees :math:`\hat x_j = (x_j - c_j) / d_j`, with the weighted mean and standard deviation
-of each feature, and the penalty :math:`\lambda / d_j^2` for each: the same function of the same
-model, better scaled. Rows are never scaled themselves: the pass takes the scores of a block with
-:math:`W = \theta / d` and puts the gradient into these coordinates afterwards.
+The solver uses :math:`\hat x_j = (x_j - c_j) / d_j` with the weighted mean and standard deviation
+of each feature, and the penalty :math:`\lambda / d_j^2`. This is the same function of the same
+model with a better scaling. The rows themselves are not scaled: a pass computes the scores of a
+block with :math:`W = \theta / d`, and transforms the gradient afterwards.
 
-`theta` has p + 1 rows, the last of them the intercept, and a column for each output of softmax:
-``(p + 1,)`` or ``(p + 1, K)``, float64.
+`theta` is a float64 array of shape ``(p + 1,)``, or ``(p + 1, K)`` for softmax. Its last row is the
+intercept.
 """
 
 from __future__ import annotations
@@ -19,68 +19,72 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from provenglm.model import null_model
-from provenglm.model.losses import Loss, Noise
+from provenglm.model.losses import Loss, RoundingTerms
 from provenglm.rows.base import Rows
-from provenglm.rows.far import AnyTable
 from provenglm.rows.products import column_products, dense_products
+from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Block, Kept, Linear, Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 
-class Sums(NamedTuple):
-    """Sums over all rows, times their shares.
+class PassSums(NamedTuple):
+    """Sums over all rows, weighted with their shares.
 
     Attributes
     ----------
     value : float
-        Of the losses.
+        The sum of the losses.
     products : numpy.ndarray, (p,) or (p, K)
-        Of the residuals times the features.
+        The sums of the residuals times the features.
     residuals : numpy.ndarray, () or (K,)
+        The sums of the residuals.
     squares : numpy.ndarray, (p,), optional
-        Of the features' squares.
+        The sums of the features' squares.
     noise : tuple, optional
-        The mean square of the residuals, and what bounds their rounding errors.
+        The mean square of the residuals, and the terms that bound their rounding errors.
     """
 
     value: float
     products: NumPyArray
     residuals: NumPyArray
     squares: NumPyArray | None
-    noise: tuple[float, Noise] | None = None
+    noise: tuple[float, RoundingTerms] | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one pass over all rows gives.
+    """The objective and its gradient at a point, from one pass over all rows.
 
     Attributes
     ----------
     theta : numpy.ndarray, (p + 1,) or (p + 1, K)
     objective : float
     gradient : numpy.ndarray, theta's shape
-        The penalty's included.
+        The gradient, including that of the L2 penalty.
     kept : Kept, optional
-        The score table, offsets included, from which losses and residuals are computed; None for
-        far rows.
+        The scores with offsets, from which losses and residuals are computed; None for rows that
+        are not in memory.
     sums : Sums, optional
-        The sums in float64 of which objective and gradient consist, for the user's features.
+        The sums from which objective and gradient were computed, in float64 and for the user's
+        features.
     is_single : bool
         Whether objective and gradient were computed in float32.
     is_derived : bool
-        Whether the scores are those of another point and a step's, not of `theta` anew.
+        Whether the scores were computed from those of another point and a step, instead of from
+        `theta`.
     clipped : int, optional
-        The number of blocks in which a score was clipped, if it is known.
+        The number of blocks with clipped scores, if it is known.
     misplaced : int, optional
-        The number of rows with a weight that are not on the side of their class, if it is known.
+        The number of rows with a weight that are on the wrong side of the separating plane, if it
+        is known.
     """
 
     theta: NumPyArray
     objective: float
     gradient: NumPyArray
     kept: Kept | None
-    sums: Sums | None = None
+    sums: PassSums | None = None
     is_single: bool = False
     is_derived: bool = False
     clipped: int | None = None
@@ -88,7 +92,7 @@ class Snapshot:
 
     @property
     def scores(self) -> NumPyArray:
-        """The score table of rows in memory, (n,) or (n, K)."""
+        """The scores of rows in memory, (n,) or (n, K)."""
         assert self.kept is not None
         return self.kept.scores
 
@@ -101,7 +105,7 @@ class Scaling:
     inverse: NumPyArray
 
     def to_user(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return weights and intercept for the rows as they are."""
+        """Return weights and intercept for features in the user's units."""
         weights = (theta[:-1].T * self.inverse).T
         return weights, theta[-1] - self.center @ weights
 
@@ -118,43 +122,45 @@ _Kind = TypeVar("_Kind", bound="Objective")
 
 
 @dataclass
-class Reads:
-    """How many rows have been read, by all that work on one problem."""
+class PassCounter:
+    """The number of rows that have been read; shared by all objectives of one problem."""
 
     rows: float = 0.0
 
 
 @dataclass
 class Objective:
-    """Rows with targets and shares, and the full pass over them.
+    """The objective on rows with targets and shares, which a full pass evaluates.
 
     Attributes
     ----------
     table : Table or FarTable
-        The rows, and what belongs to each of them.
+        The rows with targets, shares and offsets.
     penalty : numpy.ndarray, (p + 1,)
-        Of each row of theta: lambda / d_j^2, and 0 of the intercept.
+        The L2 penalty of each row of theta: lambda / d_j^2, and 0 for the intercept.
     l1 : numpy.ndarray, (p + 1,), optional
-        The same of its size: mu / d_j, and 0 of the intercept. The gradient of a snapshot is
-        without it.
+        The L1 penalty of each row: mu / d_j, and 0 for the intercept. The gradient of a snapshot
+        does not include it.
     moments : tuple of numpy.ndarray, optional
-        The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape:
-        the duality gap needs them. The first snapshot takes them along.
+        The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape,
+        which the duality gap needs. The first snapshot computes them as well.
     squares : numpy.ndarray, (p,), optional
-        The mean squares of the features, which a proof needs; of dense rows in float64 the first
-        snapshot takes them along, too.
+        The mean squares of the features, which a proof needs. For dense rows in float64 the first
+        snapshot computes them as well.
     takes_moments : bool
-        Whether the first snapshot takes them along; else the duality gap is that of no residuals.
+        Whether the first snapshot computes the moments. Without them the duality gap is the trivial
+        bound.
     rare : numpy.ndarray, (p,), bool
-        Features of whose curvature a sample knows next to nothing.
+        Features whose curvature a sample cannot measure, because too few rows have them.
     left_out : numpy.ndarray, optional
-        The indices of features that vary too little for float64. With a penalty they do not matter.
+        The indices of features that vary too little for float64. They only matter without a
+        penalty.
     reads : Reads
-        Shared with the copies of it.
-    room : int, optional
-        Bytes that rows on disk may take in memory: see `budget`.
+        The number of rows read, shared with all copies of this objective.
+    memory_budget : int, optional
+        Bytes that rows on disk may take in memory; see `budget`.
     deadline : float
-        Of `time.perf_counter`, after which a method ends what it is at.
+        A value of `time.perf_counter` after which methods stop.
     """
 
     table: AnyTable
@@ -169,19 +175,19 @@ class Objective:
     rare: NumPyArray | None = None
     left_out: NumPyArray | None = None
     l1: NumPyArray | None = None
-    reads: Reads = field(default_factory=Reads)
-    room: int | None = None
+    reads: PassCounter = field(default_factory=PassCounter)
+    memory_budget: int | None = None
     deadline: float = math.inf
 
     @property
     def rows(self) -> Rows:
-        """The rows; of those in other processes their shape and dtype."""
+        """The rows; if they are in other processes, only their shape and dtype."""
         rows: Any = self.table.rows
         return cast("Rows", rows)
 
     @property
     def workers(self) -> Workers:
-        """The threads."""
+        """The threads of this process."""
         return self.table.workers
 
     @property
@@ -214,13 +220,13 @@ class Objective:
         return replace(self, table=self.table.precise())
 
     def extended(self, kind: type[_Kind], **more: Any) -> _Kind:
-        """Return this objective as one of a subclass, with what that has beside."""
+        """Return this objective as an instance of a subclass, with its additional attributes."""
         given = {one.name: getattr(self, one.name) for one in fields(Objective)}
         return kind(**given, **more)
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline is over."""
+        """Whether the deadline has passed."""
         return self.deadline < time.perf_counter()
 
     @property
@@ -233,34 +239,34 @@ class Objective:
 
     @property
     def n(self) -> int:
-        """Number of rows."""
+        """The number of rows."""
         return self.rows.shape[0]
 
     @property
     def passes(self) -> float:
-        """How often the rows have been read, those of shuffled copies and samples included."""
+        """The number of passes over the rows, including reads of copies and samples."""
         return self.reads.rows / self.n
 
     def used(self, theta: NumPyArray) -> NumPyArray:
         """Return the penalty in the shape that multiplies `theta`."""
-        return of_rows(self.penalty, theta)
+        return broadcast_rows(self.penalty, theta)
 
     def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
-        """Return the targets of some rows: classes as they are, numbers in `dtype`."""
+        """Return the targets of some rows; numbers are converted to `dtype`, classes are not."""
         target = self.target[rows]
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
 
-    def beside(self, bias: NumPyArray, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
-        """Return what is added to the products of some rows: intercept and offsets, in `dtype`.
+    def bias_with_offsets(self, bias: NumPyArray, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
+        """Return intercept plus offsets of some rows, in `dtype`.
 
-        The sum of the two is taken in float64, because both may be large and cancel.
+        The sum is computed in float64, because both may be large and cancel.
         """
         if self.offset is None:
             return np.asarray(bias, dtype)
         return np.asarray(bias + self.offset[rows], dtype)
 
     def model(self, theta: NumPyArray) -> Linear:
-        """Return the linear model that has the scores of `theta`, for the features as they are."""
+        """Return the linear model with the scores of `theta`, for the user's features."""
         weights, bias = self.scaling.to_user(theta)
         weights = weights.astype(self.rows.dtype)
         if self.centered:
@@ -268,16 +274,16 @@ class Objective:
         return Linear(weights, np.asarray(bias))
 
     def sum(self, function: Any, *small: Any, at: Snapshot | None = None) -> Any:
-        """Return the sum over all blocks of a function that needs no features, only scores.
+        """Return the sum over all blocks of a function that needs scores, but no features.
 
-        For far rows it is a pass over the features.
+        If the rows are not in memory, this takes a pass over the features.
 
         Parameters
         ----------
         function : callable
             See `Table.sum`.
         at : Snapshot, optional
-            The point whose scores the function asks for.
+            The point whose scores the function needs.
         """
         if at is None:
             return self.table.sum(function, *small, reads=False)
@@ -287,19 +293,19 @@ class Objective:
         return self.table.sum(function, *small, at=self.model(at.theta), reads=False)
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
-        """Return objective, gradient and scores at `theta`: one pass."""
+        """Return objective, gradient and scores at `theta`, in one pass."""
         takes_moments = self.takes_moments and self.moments is None
-        # With an L1 penalty a proof by a Newton step is rare, and reads the rows itself.
+        # With an L1 penalty a proof by a Newton step is rare. It then reads the rows itself.
         takes_sums = self.rows.dtype == np.float64 and not self.centered
         takes_squares = takes_sums and self.squares is None and self.l1 is None
         takes_squares &= not self.rows.is_sparse
         kept = None
-        if not self.table.is_far:
+        if not self.table.is_out_of_core:
             kept = Kept(np.empty((self.n, *theta.shape[1:]), self.rows.dtype))
-        # Of far rows a proof would need another pass for it.
-        is_far = self.table.is_far
-        takes_noise = is_far and takes_sums and not self.loss.has_classes
-        takes_sides = is_far and self.loss.is_separable and not self.is_penalised
+        # If rows are not in memory, a proof would need another pass for these sums.
+        is_out_of_core = self.table.is_out_of_core
+        takes_noise = is_out_of_core and takes_sums and not self.loss.has_classes
+        takes_sides = is_out_of_core and self.loss.is_separable and not self.is_penalised
         wanted = self.loss, takes_moments, takes_squares, takes_noise, takes_sides
 
         def evaluated(block: Block) -> Evaluated:
@@ -324,9 +330,9 @@ class Objective:
         return self.snapshot_of(theta, found.value, gradient, kept, found)
 
     def at_scores(self, theta: NumPyArray, scores: NumPyArray) -> Snapshot:
-        """Return the snapshot where the scores are known, of dense rows.
+        """Return the snapshot of dense rows whose scores are known.
 
-        The work of half a pass, counted as a whole one.
+        This takes half a pass, but counts as one.
         """
         target = self.targets(slice(None), scores.dtype)
         values, residual = self.loss.value_and_residual(scores, target)
@@ -357,27 +363,31 @@ class Objective:
         kept: Kept | None,
         found: Evaluated | None = None,
     ) -> Snapshot:
-        """Return the snapshot of sums over all rows; `gradient` is changed in place.
+        """Return the snapshot from sums over all rows; `gradient` is modified.
 
         Parameters
         ----------
         value : float
             The sum of the losses.
         gradient : numpy.ndarray, theta's shape
-            That of the residuals times the features as `block` has them, and of the residuals.
+            The sums of the residuals times the features that `block` returns; in the last row the
+            sums of the residuals.
         kept : Kept, optional
+            The scores, if they are kept.
         found : Evaluated, optional
-            What else a pass has found.
+            The other results of the pass.
         """
         known = None
         if self.rows.dtype == np.float64 and not self.centered:
             noise = None if found is None else found.noise
-            known = Sums(value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares, noise)
+            known = PassSums(
+                value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares, noise
+            )
         self.to_theta(gradient)
         penalty = self.used(theta)
         value += 0.5 * float((penalty * theta * theta).sum())
         if self.l1 is not None:
-            value += float(of_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
+            value += float(broadcast_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
         gradient += penalty * theta
         is_single = self.rows.dtype == np.float32
         point = theta, value, gradient, kept, known, is_single
@@ -386,29 +396,31 @@ class Objective:
         return Snapshot(*point, clipped=found.clipped, misplaced=found.misplaced)
 
     def _without_moments(self, sums: NumPyArray) -> NumPyArray:
-        """Keep the moments out of the sums of a pass; return what the residuals gave, (p, K)."""
+        """Remove the moments from the sums of a pass and keep them; return the rest, (p, K)."""
         k = self.loss.outputs
         self.take_moments(sums[:, k], sums[:, k + 1 :])
         return sums[:, :k]
 
-    def take_moments(self, mean: NumPyArray, of_target: NumPyArray) -> None:
-        """Keep the moments.
+    def take_moments(self, mean: NumPyArray, target_products: NumPyArray) -> None:
+        """Set the moments from sums over all rows.
 
         Parameters
         ----------
         mean : numpy.ndarray, (p,)
-            The sum of the features as `block` has them, times their shares.
-        of_target : numpy.ndarray, (p, K)
-            The same of features times `target_columns`.
+            The sums of the features that `block` returns, weighted with the shares.
+        target_products : numpy.ndarray, (p, K)
+            The sums of the same features times `target_columns`.
         """
         total, share = self.mean_target(), self.table.known(_share)
         if not self.centered:
             mean = mean - share * self.scaling.center
-            of_target = of_target - np.multiply.outer(self.scaling.center, np.atleast_1d(total))
-        of_target = (of_target.T * self.scaling.inverse).T
+            target_products = target_products - np.multiply.outer(
+                self.scaling.center, np.atleast_1d(total)
+            )
+        target_products = (target_products.T * self.scaling.inverse).T
         if self.loss.outputs == 1:
-            of_target = of_target[:, 0]
-        self.moments = mean * self.scaling.inverse, of_target
+            target_products = target_products[:, 0]
+        self.moments = mean * self.scaling.inverse, target_products
 
     def null(self) -> tuple[NumPyArray, float]:
         """Return theta and objective of the model without features."""
@@ -426,7 +438,7 @@ class Objective:
         return np.asarray(self.table.known(null_model.group_shares, self.loss.outputs))
 
     def to_theta(self, gradient: NumPyArray) -> None:
-        """Put a gradient with respect to (W, b) into these coordinates, in place."""
+        """Transform a gradient with respect to (W, b) to these coordinates, in place."""
         if not self.centered:
             gradient[:-1] -= np.multiply.outer(self.scaling.center, gradient[-1])
         gradient[:-1] = (gradient[:-1].T * self.scaling.inverse).T
@@ -435,10 +447,10 @@ class Objective:
 
 
 class Evaluated(NamedTuple):
-    """Sums over rows times their shares: losses, products, residuals, and the features' squares.
+    """The results of a pass: weighted sums of losses, products, residuals and features' squares.
 
-    `clipped` is the number of blocks with clipped scores, `misplaced` the number of rows that are
-    not on the side of their class; `noise` is as in `Sums`.
+    `clipped` is the number of blocks with clipped scores, and `misplaced` the number of rows on the
+    wrong side of the separating plane. `noise` is as in `PassSums`.
     """
 
     value: float
@@ -446,7 +458,7 @@ class Evaluated(NamedTuple):
     residuals: NumPyArray
     squares: NumPyArray | None
     clipped: int
-    noise: tuple[float, Noise] | None
+    noise: tuple[float, RoundingTerms] | None
     misplaced: int | None
 
 
@@ -458,9 +470,9 @@ def evaluate(
     takes_noise: bool,
     takes_sides: bool,
 ) -> Evaluated:
-    """Return what the objective and its gradient at the block's scores consist of.
+    """Return a block's terms of the objective and its gradient, at its scores.
 
-    With `takes_moments` the products with shares and `target_columns` follow as further columns.
+    With `takes_moments` the products with shares and `target_columns` are additional columns.
     """
     scores, share = block.scores, block.share
     value, residual = loss.value_and_residual(scores, block.target)
@@ -476,13 +488,13 @@ def evaluate(
         np.asarray(total),
         share @ np.square(block.features) if takes_squares else None,
         clipped(block, loss),
-        noise_of(block, loss) if takes_noise else None,
+        block_rounding(block, loss) if takes_noise else None,
         misplaced(block, loss) if takes_sides else None,
     )
 
 
 def misplaced(block: Block, loss: Loss) -> int:
-    """Return the number of rows with a weight that are not on the side of their class."""
+    """Return the number of rows with a weight on the wrong side of the separating plane."""
     # Rows are separated by coefficients, not by offsets.
     moved, rounding = block.scores, np.zeros(1)
     if block.offset is not None:
@@ -499,25 +511,25 @@ def misplaced(block: Block, loss: Loss) -> int:
     return int(np.count_nonzero(~is_placed[block.share > 0]))
 
 
-def noise_of(block: Block, loss: Loss) -> tuple[float, Noise]:
-    """Return the mean square of the residuals, and what bounds their rounding errors."""
+def block_rounding(block: Block, loss: Loss) -> tuple[float, RoundingTerms]:
+    """Return the mean square of the residuals, and the terms of their rounding errors."""
     scores, target = block.precise_scores, block.exact_target
-    return noise_of_residuals(loss, scores, loss.residual(scores, target), target, block.share)
+    return residual_rounding(loss, scores, loss.residual(scores, target), target, block.share)
 
 
-def noise_of_residuals(
+def residual_rounding(
     loss: Loss, scores: NumPyArray, residual: NumPyArray, target: NumPyArray, share: NumPyArray
-) -> tuple[float, Noise]:
-    """Return the same for given residuals; of several outputs the largest residual counts."""
+) -> tuple[float, RoundingTerms]:
+    """Return the result of `block_rounding` for given residuals, the largest over outputs."""
     largest = np.square(residual) if residual.ndim == 1 else np.square(residual).max(axis=1)
     square, has_weight = float(share @ largest), share > 0
     if has_weight.all():
-        return square, loss.noise(scores, target, share)
-    return square, loss.noise(scores[has_weight], target[has_weight], share[has_weight])
+        return square, loss.rounding_terms(scores, target, share)
+    return square, loss.rounding_terms(scores[has_weight], target[has_weight], share[has_weight])
 
 
 def clipped(block: Block, loss: Loss) -> int:
-    """Return 1 if a score of a row with a weight was clipped, else 0: see `Loss.is_exact`."""
+    """Return 1 if a score of a row with a weight was clipped, else 0; see `Loss.is_exact`."""
     if not loss.has_logarithm:
         return 0
     scores, target = block.scores, block.exact_target
@@ -535,7 +547,7 @@ def residuals(block: Block, loss: Loss) -> NumPyArray:
 
 
 def target_columns(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray:
-    """Return share x target of some rows; for classes one column each."""
+    """Return share times target of some rows, with one column per class."""
     if loss.outputs == 1:
         return np.asarray(share * loss.observed(target))
     columns = np.zeros((len(share), loss.outputs))
@@ -547,6 +559,6 @@ def _share(block: Block) -> float:
     return float(block.share.sum())
 
 
-def of_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
-    """Return a number for each row of `theta` as an array that multiplies it."""
+def broadcast_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
+    """Broadcast one number per row of `theta` to the shape of `theta`."""
     return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)

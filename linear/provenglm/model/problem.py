@@ -1,4 +1,6 @@
-r"""What is minimised.
+r"""The problem that a fit solves: data, loss and penalties.
+
+The objective is
 
 .. math::
     F(W, b) = \frac{\sum_i s_i\, l(x_i W + b + o_i, y_i)}{\sum_i s_i} + \frac{\lambda}{2} \|W\|^2
@@ -26,19 +28,21 @@ class Problem:
     Parameters
     ----------
     features : numpy.ndarray, scipy.sparse.csr_array or Chunks, (n, p)
-        Of any real dtype and order; sparse ones as `csr_checks.canonical` returns them.
+        The features, of any real dtype and order. Sparse features are a result of
+        `csr_checks.canonical`.
     target : numpy.ndarray, (n,)
-        0 and 1 for the logistic loss, the classes' indices for softmax, else numbers.
+        The targets: 0 and 1 for the logistic loss, indices of classes for softmax, otherwise
+        numbers.
     loss : Loss
     l2 : float
         The strength of the penalty on squares, 0 or greater.
     sample_weight : numpy.ndarray, (n,), optional
-        Not negative, not all 0.
+        The weights, which are not negative and not all 0.
     fit_intercept : bool
     l1 : float
         The strength of the penalty on sizes, 0 or greater.
     offset : numpy.ndarray, (n,) or (n, K), optional
-        What is added to the scores, float64; of K outputs a column each.
+        The offsets of the scores, in float64, with one column per output.
     """
 
     features: Data
@@ -51,17 +55,17 @@ class Problem:
     offset: NumPyArray | None = None
 
     def shares(self) -> NumPyArray:
-        """Return each sample's share of the weights, (n,) in float64; their sum is 1."""
+        """Return the share of each sample in the sum of all weights, (n,), in float64."""
         n = len(self.target)
         if self.sample_weight is None:
-            # Of rows on disk it takes the memory of one number.
+            # For rows on disk the broadcast array takes the memory of one number.
             share = np.broadcast_to(np.float64(1 / n), n)
             return share if on_disk(self.features) else share.copy()
         weight = np.asarray(self.sample_weight, np.float64)
         return np.asarray(weight / weight.sum())
 
     def table(self, workers: Workers, *, precise: bool = False) -> Table:
-        """Return the rows with what belongs to each of them."""
+        """Return the table of rows, targets, shares and offsets."""
         dtype = np.dtype(np.float64) if precise else None
         rows = rows_of(self.features, dtype)
         return Table(rows, self.target, self.shares(), workers, self.offset)

@@ -1,4 +1,4 @@
-"""The objective on rows that are in memory, with its full Hessian."""
+"""A sample: the objective on some rows in memory, with its Hessian."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from provenglm.workers import Workers
 
 @dataclass
 class Sample:
-    """Rows of theta's coordinates with targets and shares; sum of shares 1.
+    """Rows in theta's coordinates, with targets and shares that sum to 1.
 
     Attributes
     ----------
     rows : numpy.ndarray, (s, p + 1), float64
-        Of `SparseSample` something else. The last column is the intercept's.
+        The rows, with a last column for the intercept. In a `SparseSample` they are
+        `CenteredRows`.
     penalty : numpy.ndarray, (p + 1,)
     indices : numpy.ndarray, (s,), optional
-        Which of the problem's rows these are; one may be there several times.
+        The indices of the rows in the problem; an index may occur several times.
     offset : numpy.ndarray, (s,) or (s, K), optional
-        What is added to the scores.
+        The offsets of the scores.
     """
 
     rows: Any
@@ -42,7 +43,7 @@ class Sample:
     offset: NumPyArray | None = None
 
     def head(self, count: int) -> Sample:
-        """Return the first rows alone, as a sample."""
+        """Return the sample of the first `count` rows."""
         share = self.share[:count]
         rows, target = self.rows[:count], self.target[:count]
         indices = None if self.indices is None else self.indices[:count]
@@ -61,25 +62,25 @@ class Sample:
         return scores if self.offset is None else scores + self.offset
 
     def value(self, theta: NumPyArray, scores: NumPyArray) -> float:
-        """Return the objective from the scores at `theta`."""
-        return float(self.share @ self.loss.value(scores, self.target)) + self.of_penalty(theta)
+        """Return the objective at `theta`, given its scores."""
+        return float(self.share @ self.loss.value(scores, self.target)) + self.penalty_value(theta)
 
-    def of_penalty(self, theta: NumPyArray) -> float:
-        """Return the penalty alone."""
+    def penalty_value(self, theta: NumPyArray) -> float:
+        """Return the value of the penalty."""
         return 0.5 * float((self._penalty(theta) * theta * theta).sum())
 
     def gradient(self, theta: NumPyArray, scores: NumPyArray) -> NumPyArray:
-        """Return the gradient from the scores at `theta`."""
+        """Return the gradient at `theta`, given its scores."""
         residual = self.loss.residual(scores, self.target)
         residual = (residual.T * self.share).T
         return self.products(residual) + self._penalty(theta) * theta
 
     def products(self, residual: NumPyArray) -> NumPyArray:
-        """Return the products of the columns with numbers of rows, of theta's shape."""
+        """Return the products of the columns with numbers of the rows, in theta's shape."""
         return column_products(self.rows, residual)
 
     def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
-        """Return those of the columns' squares, of which there is no copy as a whole."""
+        """Return the products of the columns' squares with numbers of the rows."""
         total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
         for start in range(0, len(numbers), constants.BLOCK_ROWS):
             part = slice(start, start + constants.BLOCK_ROWS)
@@ -87,20 +88,20 @@ class Sample:
         return total
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
-        """Return the Hessian with the penalty: (p + 1)K square, theta raveled."""
+        """Return the Hessian with the penalty, (p + 1) K square, for a flattened theta."""
         return self.hessian_of(self.loss.second_derivative(scores, self.target))
 
     def hessian_of(self, curvature: SecondDerivative) -> NumPyArray:
-        """Return that from what the losses have as second derivatives."""
+        """Return the Hessian with the penalty, from the second derivatives of the losses."""
         if isinstance(curvature, SecondDerivativeOfClasses):
-            return self._hessian_of_softmax(curvature.probability)
+            return self._softmax_hessian(curvature.probability)
         weight = curvature.diagonal
         hessian = self.gram(self.share * weight)
         _add_to_diagonal(hessian, self.penalty + float(self.share @ weight) * self.unseen())
         return hessian
 
     def moments(self) -> tuple[NumPyArray, NumPyArray]:
-        """Return mean and products with the targets, as `Objective.moments`."""
+        """Return the means of the features and their products with the targets."""
         features = self.rows[:, :-1]
         target: NumPyArray = self.loss.observed(self.target) * self.share
         if self.loss.outputs > 1:
@@ -111,8 +112,9 @@ class Sample:
     def unseen(self) -> NumPyArray:
         """Return the variance that is added to the diagonal: 1 for rare features, else 0.
 
-        A variance is 1 in these coordinates. A Hessian from next to no rows would be next to none,
-        and a step in its metric without an end; from one row too many it would do no harm.
+        Variances are 1 in these coordinates. Without this addition the Hessian of a feature that
+        hardly any row of the sample has would be almost 0, and a step along it far too long. Adding
+        it where it is not needed does no harm.
         """
         if self.rare is None:
             return np.zeros(self.rows.shape[1])
@@ -122,7 +124,7 @@ class Sample:
         """Return the weighted products of the columns with each other."""
         return gram(DenseRows(self.rows), weights, self.workers)
 
-    def _hessian_of_softmax(self, probability: NumPyArray) -> NumPyArray:
+    def _softmax_hessian(self, probability: NumPyArray) -> NumPyArray:
         classes = probability.shape[1]
         hessian = self.gram(ClassWeights(probability, self.share))
         curvature = float((self.share @ (probability * (1 - probability))).mean())

@@ -1,4 +1,4 @@
-"""Which rows a Hessian is estimated from, with which weight, and the coordinates from them."""
+"""Draw the rows of a sample, weight them, and compute the coordinates from them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,44 @@ from scipy.sparse import issparse
 
 from provenglm import constants
 from provenglm.model import null_model
-from provenglm.model.budget import room
+from provenglm.model.budget import memory_budget
 from provenglm.model.coordinates import coordinates
-from provenglm.model.csr_sample import CenteredRows, SparseSample, Spread, is_sparser, spread
+from provenglm.model.csr_sample import (
+    CenteredRows,
+    ColumnMoments,
+    SparseSample,
+    column_moments,
+    is_sparser,
+)
 from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss
-from provenglm.model.objective import Objective, Reads, Scaling
+from provenglm.model.objective import Objective, PassCounter, Scaling
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.base import Features, Rows
 from provenglm.rows.centred import in_coordinates, write_centred
 from provenglm.rows.csr import CsrRows
 from provenglm.rows.dense import DenseRows
-from provenglm.rows.far import AnyTable
+from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 _OFFSET_OF_FLOAT64 = 1e5
-"""`OFFSET_OF_FLOAT32` of float64: from there on blocks are centred before they are multiplied."""
+"""Blocks are centred before they are multiplied if a mean is more standard deviations from 0."""
 
-_MOST_DIGITS_OF_A_NUMBER = 12
-"""Of a feature itself, before or after the point."""
+_MAX_EXPONENT = 12
+"""Sparse features are read in float32 if their sizes are within 10 to the power of plus or minus
+this."""
 
 
 _ROUNDING_OF_A_MEAN = 1000 * np.finfo(np.float64).eps
-"""Of a mean: a smaller deviation may be its rounding, and is measured again."""
+"""A deviation below this part of the mean may be rounding, and is measured again."""
 
 _LEAST_SQUARE = 1e-100
-"""Of a column, on average, whose fourth powers are numbers of full precision."""
+"""Columns with mean squares from this to its inverse have fourth powers with full precision."""
 
 _HUGE = 1e250
-"""A penalty beyond it leaves nothing of a weight: the feature is left out."""
+"""A feature with a larger penalty is left out: its coefficient would be 0 up to rounding."""
 
 
 def prepare(
@@ -52,42 +59,50 @@ def prepare(
     keeps_sparse: bool = False,
     measures_alone: bool = False,
 ) -> tuple[Objective, Sample]:
-    """Draw a sample of about `size` rows and take the coordinates from it.
+    """Draw a sample and compute the coordinates from it.
 
-    Any coordinates give the same answer; those of the sample save a pass over all rows. Columns
-    whose variance comes from a few rows of the sample are measured by a pass over them alone.
-    `precise` hands out float64 whatever the data are. With `size` 0 there is no sample, of sparse
-    rows with many columns, and the coordinates are the user's for almost all of them. With
-    `keeps_sparse` a sample of sparse rows stays sparse where a Hessian of it is then made in less
-    time. With `measures_alone` nothing but coordinates comes from the rows, and there is no sample.
+    The optimum does not depend on the coordinates; taking them from the sample saves a pass over
+    all rows. Columns whose variance comes from a few rows of the sample are measured over all rows.
+
+    Parameters
+    ----------
+    size : int
+        The approximate number of rows. With 0, for sparse rows with many columns, there is no
+        sample, and almost all columns keep the user's coordinates.
+    precise : bool
+        Whether rows are read in float64 in any case.
+    keeps_sparse : bool
+        Whether a sample of sparse rows stays sparse if its Hessian is then computed faster.
+    measures_alone : bool
+        Whether the drawn rows are only used for the coordinates, so that there is no sample.
     """
     table = problem.table(workers)
     if size == 0:
         return _as_they_are(problem, table, precise)
-    drawn, of_sample = draw(problem.loss, table, size, rng)
+    drawn, sample_share = draw(problem.loss, table, size, rng)
     raw: Features
     if measures_alone:
         raw = table.gathered(drawn)
-        of_columns = _spread(raw, of_sample, problem.fit_intercept, workers)
+        moments = _dense_column_moments(raw, sample_share, problem.fit_intercept, workers)
     elif keeps_sparse and table.rows.is_sparse and is_sparser(problem.features):
         raw = table.picked(drawn)
-        of_columns = spread(raw, of_sample, problem.fit_intercept)
+        moments = column_moments(raw, sample_share, problem.fit_intercept)
     else:
-        raw = table.gathered(drawn, beside=1)
-        of_columns = _spread(raw[:, :-1], of_sample, problem.fit_intercept, workers)
+        raw = table.gathered(drawn, extra=1)
+        moments = _dense_column_moments(raw[:, :-1], sample_share, problem.fit_intercept, workers)
     if problem.fit_intercept:
-        _measure_far(raw, of_sample, of_columns)
-    scaling, offset, rare = _scaling(of_columns, problem.fit_intercept)
+        _measure_far(raw, sample_share, moments)
+    scaling, offset, rare = _scaling(moments, problem.fit_intercept)
     if len(drawn) == table.n:
         rare[:] = False
     elif measures_alone:
-        # About the right scale is enough.
+        # An approximate scale is enough.
         rare = scaling.inverse == 0
     if rare.any():
         _measure_rare(table, rare, scaling, problem.fit_intercept)
     left_out = None
     if not scaling.inverse.all():
-        left_out = np.flatnonzero((scaling.inverse == 0) & (of_columns.square > 0))
+        left_out = np.flatnonzero((scaling.inverse == 0) & (moments.square > 0))
     if precise or offset > OFFSET_OF_FLOAT32 or _is_far_off(problem, table):
         table = table.precise()
     objective = Objective(
@@ -97,25 +112,25 @@ def prepare(
         penalty=_penalty(problem, scaling),
         l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
-        # Sparse rows stay as they are: with the digits of float64.
+        # Sparse rows are not centred; float64 has enough digits.
         centered=offset > _OFFSET_OF_FLOAT64 and not table.rows.is_sparse,
         rare=rare,
         left_out=left_out,
-        reads=Reads(0.0 if len(drawn) == table.n else len(drawn)),
-        room=room(problem),
+        reads=PassCounter(0.0 if len(drawn) == table.n else len(drawn)),
+        memory_budget=memory_budget(problem),
     )
     if measures_alone:
         return objective, _no_sample(objective)
-    return objective, _sample(objective, raw, drawn, of_sample)
+    return objective, _sample(objective, raw, drawn, sample_share)
 
 
 def _as_they_are(problem: Problem, table: Table, precise: bool) -> tuple[Objective, Sample]:
-    """Return the objective of sparse rows in coordinates near the user's, and no sample."""
+    """Return the objective of sparse rows in almost the user's coordinates, and an empty sample."""
     p = table.rows.shape[1]
     user = scaling = Scaling(np.zeros(p), np.ones(p))
     if not problem.l1 > 0:
         scaling = coordinates(table, problem.fit_intercept)
-    # With corners in the penalty it is float64 anyway.
+    # With an L1 penalty rows are read in float64 in any case.
     precise = precise or problem.l1 > 0
     if precise or _is_far_off(problem, table) or has_offsets(table, user):
         table = table.precise()
@@ -126,7 +141,7 @@ def _as_they_are(problem: Problem, table: Table, precise: bool) -> tuple[Objecti
         penalty=_penalty(problem, scaling),
         l1=l1_of(scaling, problem.l1),
         intercept=problem.fit_intercept,
-        reads=Reads(),
+        reads=PassCounter(),
     )
     return objective, _no_sample(objective)
 
@@ -162,26 +177,26 @@ def fits_float32(table: AnyTable, scaling: Scaling) -> bool:
     if not len(size):
         return True
     digits = np.log10([size.min(), size.max()])
-    return bool(np.abs(digits).max() < _MOST_DIGITS_OF_A_NUMBER)
+    return bool(np.abs(digits).max() < _MAX_EXPONENT)
 
 
 def _penalty(problem: Problem, scaling: Scaling) -> NumPyArray:
-    """Return the penalty of each row of theta; features that it leaves nothing of are left out."""
+    """Return the penalty of each row of theta; leave out features with a huge penalty."""
     with np.errstate(over="ignore"):
         scaling.inverse[np.square(np.sqrt(problem.l2) * scaling.inverse) > _HUGE] = 0
     return penalty_of(scaling, problem.l2, problem.fit_intercept)
 
 
 def l1_of(scaling: Scaling, l1: float) -> NumPyArray | None:
-    """Return the penalty on the size of each row of theta, or None where there is none."""
+    """Return the L1 penalty of each row of theta, or None if there is none."""
     return l1 * np.append(scaling.inverse, 0.0) if l1 > 0 else None
 
 
 def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
-    """Return the penalty of each row of theta, (p + 1,)."""
+    """Return the L2 penalty of each row of theta, (p + 1,)."""
     penalty = np.zeros(len(scaling.inverse) + 1)
     penalty[:-1] = np.square(np.sqrt(l2) * scaling.inverse)
-    # What is left out of the data is kept at 0 by a penalty of its own.
+    # A penalty keeps the coefficients of left-out features at 0.
     penalty[:-1][scaling.inverse == 0] = 1.0
     if not fit_intercept:
         penalty[-1] = 1.0
@@ -189,7 +204,7 @@ def penalty_of(scaling: Scaling, l2: float, fit_intercept: bool) -> NumPyArray:
 
 
 def _is_far_off(problem: Problem, table: AnyTable) -> bool:
-    """Whether float32 would lose what matters in the size of the scores or of the loss."""
+    """Return whether scores or losses are so large that float32 is too imprecise."""
     loss = problem.loss
     if loss.has_classes and not table.has_offset:
         return False
@@ -204,48 +219,49 @@ def _is_far_off(problem: Problem, table: AnyTable) -> bool:
 def draw(
     loss: Loss, table: AnyTable, size: int, rng: np.random.Generator
 ) -> tuple[NumPyArray, NumPyArray]:
-    """Return about `size` indices and their shares of the sample, which estimates the whole.
+    """Return the indices of about `size` drawn rows, and their shares in the sample.
 
-    A curvature :math:`p (1 - p)` is found where a rare class is, or looks likely: half of the
-    draws go to the groups of the targets alike, half to all rows. The shares make up for it
-    (importance sampling). From `size` = n on it is all rows in their order.
+    If a class is rare, most of the curvature :math:`p (1 - p)` comes from its rows. Then half of
+    the draws are divided equally among the groups of targets, and the other half is drawn from all
+    rows. The shares correct for this (importance sampling). If `size` is at least n, all rows are
+    returned in order.
     """
     n = table.n
     if size >= n:
         indices = np.arange(n)
-        return indices, table.beside(indices)[1]
-    of_group, least, most = table.sum(_look, loss, reads=False)
-    factor = _factors(of_group)
+        return indices, table.row_data(indices)[1]
+    group_share, least, most = table.sum(_look, loss, reads=False)
+    factor = _factors(group_share)
     if factor is None and min(least) == max(most):
         return rng.choice(n, size, replace=False), np.full(size, 1 / size)
-    # The rows at which the cumulative probability passes random numbers.
+    # Find the rows at which the cumulative probability exceeds random numbers.
     starts, totals = zip(*table.sum(_probability, loss, factor, reads=False), strict=True)
     sums = np.concatenate([[0.0], np.cumsum(totals)])
     wanted = np.sort(rng.random(size)) * sums[-1]
     given = loss, factor, wanted, np.array(starts), sums
     rows: NumPyArray = np.array(table.sum(_passed, *given, reads=False))
     rng.shuffle(rows)
-    of_sample: NumPyArray = np.ones(size)
+    sample_share: NumPyArray = np.ones(size)
     if factor is not None:
-        of_sample = 1 / factor[loss.groups(table.beside(rows)[0])]
-    return rows, of_sample / of_sample.sum()
+        sample_share = 1 / factor[loss.groups(table.row_data(rows)[0])]
+    return rows, sample_share / sample_share.sum()
 
 
 def _look(block: Block, loss: Loss) -> tuple[NumPyArray, list[float], list[float]]:
-    """Return the shares of the groups, and the least and the largest share of a row."""
+    """Return the shares of the groups, and the smallest and the largest share of a row."""
     groups, share = loss.groups(block.exact_target), block.share
-    of_group: NumPyArray = np.ones(0)
+    group_share: NumPyArray = np.ones(0)
     if groups is not None:
-        of_group = np.bincount(groups, weights=share, minlength=loss.group_count)
-    return of_group, [float(share.min())], [float(share.max())]
+        group_share = np.bincount(groups, weights=share, minlength=loss.group_count)
+    return group_share, [float(share.min())], [float(share.max())]
 
 
-def _factors(of_group: NumPyArray) -> NumPyArray | None:
+def _factors(group_share: NumPyArray) -> NumPyArray | None:
     """Return how much more often each group is drawn, or None if no group is rare."""
-    present = of_group > 0
-    if not of_group[present].min(initial=np.inf) < constants.RARE:
+    present = group_share > 0
+    if not group_share[present].min(initial=np.inf) < constants.RARE:
         return None
-    inverse = np.divide(1, of_group, out=np.zeros_like(of_group), where=present)
+    inverse = np.divide(1, group_share, out=np.zeros_like(group_share), where=present)
     return np.asarray(0.5 + 0.5 * inverse / present.sum())
 
 
@@ -255,7 +271,7 @@ def _probabilities(block: Block, loss: Loss, factor: NumPyArray | None) -> NumPy
 
 
 def _probability(block: Block, loss: Loss, factor: NumPyArray | None) -> list[tuple[int, float]]:
-    """Return the first row, and the sum of what the rows are drawn with."""
+    """Return the index of the first row, and the sum of the rows' probabilities."""
     return [(block.start, float(_probabilities(block, loss, factor).sum()))]
 
 
@@ -267,41 +283,41 @@ def _passed(
     starts: NumPyArray,
     sums: NumPyArray,
 ) -> list[int]:
-    """Return the rows at which the cumulative sum passes `wanted`, which ascends."""
+    """Return the rows at which the cumulative sum exceeds the ascending numbers `wanted`."""
     k = int(np.searchsorted(starts, block.start))
     first, last = np.searchsorted(wanted, sums[k : k + 2])
     last = len(wanted) if k + 1 == len(starts) else last
     each = _probabilities(block, loss, factor)
     found = np.searchsorted(sums[k] + np.cumsum(each), wanted[first:last], side="right")
-    # Rounding may pass the last row that has a weight.
+    # Rounding may lead beyond the last row with a weight.
     used = np.flatnonzero(each)
     found = np.minimum(found, used[-1] if len(used) else 0)
     return (block.start + found).tolist()  # type: ignore[no-any-return]
 
 
-def _scaling(spread: Spread, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
-    """Return the coordinates, the largest mean in units of a deviation, and the rare features.
+def _scaling(column_moments: ColumnMoments, intercept: bool) -> tuple[Scaling, float, NumPyArray]:
+    """Return the coordinates, the largest mean in standard deviations, and the rare features.
 
-    Rare are features whose variance comes from a few rows, or from none.
+    A feature is rare if its variance comes from a few rows, or from none.
     """
-    unit, mean, square, fourth = spread
+    unit, mean, square, fourth = column_moments
     center = mean if intercept else np.zeros(len(mean))
     used = square > 0
     inverse = np.zeros(len(mean))
     with np.errstate(over="ignore"):
         inverse[used] = 1 / np.sqrt(square[used]) / unit[used]
-    # Of numbers with hardly a digit left.
+    # These deviations are subnormal, with few digits.
     inverse[np.isinf(inverse)] = 0
     offset = float((np.abs(mean) * unit * inverse).max(initial=0)) if intercept else 0.0
     rare = np.square(square) < constants.FEW_ROWS * fourth
     return Scaling(center * unit, inverse), offset, rare | (inverse == 0)
 
 
-def _measure_far(raw: Any, share: NumPyArray, found: Spread) -> None:
+def _measure_far(raw: Any, share: NumPyArray, found: ColumnMoments) -> None:
     """Measure again, in place, the columns whose deviation may be the rounding of their mean.
 
-    Differences to one of their numbers are exact. What is left without a deviation is constant in
-    all rows that have a weight, to the last bit.
+    Differences to one of their numbers are exact. A column that still has no deviation is constant
+    in all rows with a weight.
     """
     unit, mean, square, fourth = found
     is_far = square <= np.square(_ROUNDING_OF_A_MEAN * mean)
@@ -324,33 +340,37 @@ def _measure_far(raw: Any, share: NumPyArray, found: Spread) -> None:
     fourth[columns] = np.square(share) @ np.square(power)
 
 
-def _spread(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
-    """Return what `Spread` says of the columns of an array."""
+def _dense_column_moments(
+    raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers
+) -> ColumnMoments:
+    """Return the moments of the columns of an array."""
     with np.errstate(over="ignore", invalid="ignore"):
         found = _moments(raw, share, intercept, workers)
     square = found.square
     extreme = np.flatnonzero(~((square > _LEAST_SQUARE) & (square < 1 / _LEAST_SQUARE)))
     if len(extreme):
-        # Divided by a power of two, so that no square overflows or vanishes.
+        # Divide by a power of two, so that no square overflows or underflows.
         columns = raw[:, extreme]
         largest = np.abs(columns).max(axis=0)
         unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))))
-        of_these = _moments(columns / unit, share, intercept, workers)
-        for numbers, some in zip(found, of_these._replace(unit=unit), strict=True):
+        extreme_moments = _moments(columns / unit, share, intercept, workers)
+        for numbers, some in zip(found, extreme_moments._replace(unit=unit), strict=True):
             numbers[extreme] = some
     return found
 
 
-def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers) -> Spread:
-    """Return the same with units of 1."""
+def _moments(
+    raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Workers
+) -> ColumnMoments:
+    """Return the moments of the columns in units of 1."""
     count, p = raw.shape
-    # Parts that a core's cache holds: with all 64 rows of 5,000 columns it took twice as long.
+    # Parts that fit into a core's cache: 64 rows with 5,000 columns took twice as long.
     size = max(constants.LEAST_BLOCK_ROWS // 8, constants.PART_ROWS // p)
     parts = [slice(start, start + size) for start in range(0, count, size)]
     mean: NumPyArray = share @ raw
     center = mean if intercept else np.zeros(p)
 
-    def of_part(part: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+    def part_moments(part: slice) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         power = raw[part] - center
         first = share[part] @ power
         np.square(power, out=power)
@@ -359,20 +379,20 @@ def _moments(raw: NumPyArray, share: NumPyArray, intercept: bool, workers: Worke
         return first, square, np.square(share[part]) @ power
 
     first, square, fourth = np.zeros(p), np.zeros(p), np.zeros(p)
-    for of_first, of_square, of_fourth in workers.map(of_part, parts):
-        first += of_first
-        square += of_square
-        fourth += of_fourth
+    for part_first, part_square, part_fourth in workers.map(part_moments, parts):
+        first += part_first
+        square += part_square
+        fourth += part_fourth
     if intercept:
-        # The mean of 200,000 equal numbers is off by what would look like a deviation.
+        # The rounding error of a mean of 200,000 equal numbers would look like a deviation.
         mean += first
         square -= np.square(first)
         np.maximum(square, 0, out=square)
-    return Spread(np.ones(p), mean, square, fourth)
+    return ColumnMoments(np.ones(p), mean, square, fourth)
 
 
 def _measure_rare(table: AnyTable, rare: NumPyArray, scaling: Scaling, intercept: bool) -> None:
-    """Measure, in place, the columns of which the sample knows next to nothing: by one pass."""
+    """Measure the rare columns by a pass over all rows, and update `scaling` in place."""
     columns = np.flatnonzero(rare)
     mean, square = table.moments(scaling.center, columns)
     if intercept:
@@ -389,7 +409,7 @@ def objective_of(sample: Sample, objective: Objective) -> Objective:
     Parameters
     ----------
     objective : Objective
-        That of all rows.
+        The objective of all rows.
     """
     scaling = objective.scaling
     if isinstance(sample.rows, CenteredRows):
@@ -405,20 +425,20 @@ def objective_of(sample: Sample, objective: Objective) -> Objective:
         moments=None,
         squares=None,
         takes_moments=False,
-        reads=Reads(),
-        room=None,
+        reads=PassCounter(),
+        memory_budget=None,
     )
 
 
 def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPyArray) -> Sample:
-    """Return the sample of raw rows, which are changed if they are dense."""
+    """Return the sample of raw rows; dense rows are modified in place."""
     kind, rows = Sample, raw
     if issparse(raw):
         center, inverse = objective.scaling.center, objective.scaling.inverse
         kind, rows = SparseSample, CenteredRows(raw, center, inverse, objective.intercept)
     else:
         rows = _scaled(objective, raw)
-    target, _, offset = objective.table.beside(drawn)
+    target, _, offset = objective.table.row_data(drawn)
     return kind(
         rows,
         target,
@@ -433,11 +453,11 @@ def _sample(objective: Objective, raw: Features, drawn: NumPyArray, share: NumPy
 
 
 def _scaled(objective: Objective, raw: NumPyArray) -> NumPyArray:
-    """Put raw rows into theta's coordinates, in place."""
+    """Transform raw rows to theta's coordinates, in place."""
     size = max(constants.LEAST_BLOCK_ROWS, constants.PART_ROWS // raw.shape[1])
     parts = [slice(start, start + size) for start in range(0, len(raw), size)]
     raw[:, -1] = objective.intercept
-    # Whole rows: NumPy takes twice as long for all but the last column.
+    # Process whole rows: NumPy takes twice as long without the last column.
     center, inverse = objective.scaling.center, objective.scaling.inverse
     whole = Scaling(np.append(center, 0), np.append(inverse, 1))
 

@@ -67,7 +67,7 @@ def judged(
     reason: StopReason,
     gap: float,
     decrement: float,
-    enough: float,
+    required_gap: float,
     rounding: float,
     change: float = 0.0,
 ) -> StopReason:
@@ -84,7 +84,7 @@ def judged(
         The proven distance to the optimum.
     decrement : float
         The estimated distance to the optimum.
-    enough : float
+    required_gap : float
         The distance that `tol` asks for.
     rounding : float
         The distance below which everything is rounding.
@@ -93,15 +93,15 @@ def judged(
     """
     if reason.is_unbounded or reason is StopReason.INTERRUPTED:
         return reason
-    if gap <= max(enough, rounding):
+    if gap <= max(required_gap, rounding):
         return StopReason.CONVERGED
-    if reason is StopReason.STALLED and decrement <= max(constants.MARGIN * enough, rounding):
+    if reason is StopReason.STALLED and decrement <= max(constants.MARGIN * required_gap, rounding):
         reason = StopReason.ESTIMATED
     if reason is not StopReason.ESTIMATED:
         return reason
-    if change > max(enough, rounding) / 2:
+    if change > max(required_gap, rounding) / 2:
         return StopReason.ROUNDED
-    if not gap <= MOST_UNPROVEN * max(enough, rounding):  # nor if it is NaN
+    if not gap <= MOST_UNPROVEN * max(required_gap, rounding):  # nor if it is NaN
         return StopReason.UNPROVEN
     return StopReason.ROUNDING if decrement <= rounding else StopReason.ESTIMATED
 

@@ -59,11 +59,13 @@ class Basis(NamedTuple):
         upper, order = scipy.linalg.qr(upper / norms, mode="r", pivoting=True, check_finite=False)
         diagonal = np.abs(upper.diagonal())
         rank = int((diagonal > ROUNDING_OF_A_COLUMN).sum())
-        base, rest, of_base = order[:rank], order[rank:], upper[:rank, :rank]
-        factors = scipy.linalg.solve_triangular(of_base, upper[:rank, rank:], check_finite=False)
+        base, rest, base_triangle = order[:rank], order[rank:], upper[:rank, :rank]
+        factors = scipy.linalg.solve_triangular(
+            base_triangle, upper[:rank, rank:], check_finite=False
+        )
         factors = factors / norms[base][:, None] * norms[rest]
         is_rough = bool((np.square(diagonal[:rank]) < ROUGH).any())
-        return cls(of_base * norms[base], base, rest, factors, is_rough)
+        return cls(base_triangle * norms[base], base, rest, factors, is_rough)
 
 
 def triangle(blocks: Iterable[NumPyArray], width: int) -> NumPyArray:

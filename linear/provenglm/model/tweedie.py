@@ -27,8 +27,8 @@ from provenglm.model.losses import (
     MOST_LOG,
     Dual,
     Loss,
-    Noise,
     Poisson,
+    RoundingTerms,
     SecondDerivative,
     balanced_means,
     check_not_negative,
@@ -94,7 +94,7 @@ class Tweedie(Loss):
         return 2 - self.power
 
     @property
-    def slope(self) -> float:
+    def self_concordance(self) -> float:
         return max(self._a, self._b)
 
     def _parts(self, scores: NumPyArray, target: NumPyArray) -> _Parts:
@@ -115,8 +115,8 @@ class Tweedie(Loss):
         value *= size
         far = near != change
         if far.any():
-            of_rise = (rise[far] - size[far]) / b if b else change[far]
-            value[far] = (drop[far] - size[far]) / a + of_rise
+            rise_term = (rise[far] - size[far]) / b if b else change[far]
+            value[far] = (drop[far] - size[far]) / a + rise_term
         return np.where(positive, value, rise / b) if b else value
 
     def _residual(self, parts: _Parts) -> NumPyArray:
@@ -144,21 +144,25 @@ class Tweedie(Loss):
         self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
     ) -> SecondDerivative:
         parts = self._parts(scores, target)
-        of_target = parts.positive * np.exp(self._b * parts.logarithm)
+        target_curvature = parts.positive * np.exp(self._b * parts.logarithm)
         return SecondDerivative(
-            (1 - curvature_shift) * self._curvature(parts) + curvature_shift * of_target
+            (1 - curvature_shift) * self._curvature(parts) + curvature_shift * target_curvature
         )
 
-    def _fall(self, scores: NumPyArray, target: NumPyArray, step: NumPyArray) -> NumPyArray:
+    def _relative_move(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> NumPyArray:
         return np.maximum(self._a * step, -self._b * step)
 
-    def noise(self, scores: NumPyArray, target: NumPyArray, share: NumPyArray) -> Noise:
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
         parts = self._parts(scores, target)
         # The rounding error of w is that of one of its exponentials.
         means = (parts.rise + parts.drop) * (1 + np.abs(scores) + np.abs(parts.logarithm))
         largest = 1.01 * float(self._curvature(parts).max(initial=0))
         square = float(share @ np.square(means))
-        return Noise(largest, square, self.is_exact(scores, target))
+        return RoundingTerms(largest, square, self.is_exact(scores, target))
 
     def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
         with np.errstate(divide="ignore"):
@@ -191,9 +195,9 @@ class Tweedie(Loss):
         down, up = np.expm1(-a * change), np.expm1(b * change)
         # The remaining error of Newton's method increases it by at most this.
         curvature, left = a * (1 + down) + b * (1 + up), wanted - (up - down)
-        of_unit = wanted * change - (down / a + up / b) + left * (left / curvature)
-        of_zero = np.where(dual >= 0, (x_log_x(dual) - dual) / b, np.inf)
-        return np.where(target > 0, size * of_unit, of_zero)
+        unit_conjugate = wanted * change - (down / a + up / b) + left * (left / curvature)
+        zero_conjugate = np.where(dual >= 0, (x_log_x(dual) - dual) / b, np.inf)
+        return np.where(target > 0, size * unit_conjugate, zero_conjugate)
 
     def _change_at(self, residual: NumPyArray) -> NumPyArray:
         """Return the w that solves e^(bw) - e^(-aw) = residual, by Newton's method on logarithms.
@@ -238,9 +242,9 @@ class Tweedie(Loss):
             curvature, moved = self._curvature(parts), -taken * target
             with np.errstate(divide="ignore", invalid="ignore"):
                 step = np.where(moved == 0, 0.0, moved / curvature)
-            fall = self._fall(scores, target, step)
-            each: NumPyArray = moved * step * (1 + fall) / 2
-            far = ~(fall <= 1)
+            relative_move = self._relative_move(scores, target, step)
+            each: NumPyArray = moved * step * (1 + relative_move) / 2
+            far = ~(relative_move <= 1)
             if far.any():
                 dual = self._residual(parts)[far] + moved[far]
                 each[far] = np.maximum(self.fenchel(scores[far], dual, target[far]), 0)

@@ -35,8 +35,8 @@ from provenglm.solve import Session, minimise
 from provenglm.types import NumPyArray
 
 _TRIES = 3
-"""So many steps that are slow, or near the optimum without a proof, are taken with the other folds.
-Then a fold continues alone."""
+"""A fold continues alone after this many steps that are slow, or near the optimum but without a
+proof."""
 
 _SLOW = 0.5
 """A step is slow if it leaves more than this part of the decrement."""
@@ -260,14 +260,18 @@ class JointPath:
         """Return the point if the fold has finished, or None if it has to continue."""
         snapshot = state.snapshot(state.at)
         user = returned(state.objective, snapshot, snapshot.theta)
-        enough = self._settings.tol * (state.null - snapshot.objective)
-        enough = max(enough, ROUNDING * abs(snapshot.objective))
-        gap, is_near = np.inf, decrement <= constants.MARGIN * enough
-        if decrement <= enough:
-            gap = duality_gap(state.objective, snapshot, enough) + max(user.change, 0.0)
-        if gap > enough and is_near and (state.proof.is_cheap or state.tries == _TRIES):
-            gap = state.proof.of(user.coef, user.intercept, snapshot, decrement, enough)[1]
-        if gap <= enough:
+        required_gap = self._settings.tol * (state.null - snapshot.objective)
+        required_gap = max(required_gap, ROUNDING * abs(snapshot.objective))
+        gap, is_near = np.inf, decrement <= constants.MARGIN * required_gap
+        if decrement <= required_gap:
+            gap = duality_gap(state.objective, snapshot, required_gap) + max(user.change, 0.0)
+        if (
+            gap > required_gap
+            and is_near
+            and (state.proof.newton_is_cheap or state.tries == _TRIES)
+        ):
+            gap = state.proof.of(user.coef, user.intercept, snapshot, decrement, required_gap)[1]
+        if gap <= required_gap:
             reason = StopReason.CONVERGED
         elif state.objective.is_late or state.count > self._settings.max_iter:
             reason = StopReason.MAX_TIME if state.objective.is_late else StopReason.MAX_ITER
@@ -297,7 +301,7 @@ class JointPath:
         table = replace(whole.own, share=self._shares)
         model = Linear(weights, biases, models[0].center)
         given = whole.loss, np.array([fold for fold, _ in points]), model
-        scores = None if table.is_far else np.empty((len(biases), whole.n))
+        scores = None if table.is_out_of_core else np.empty((len(biases), whole.n))
 
         def evaluated(block: Block) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
             assert scores is not None
@@ -327,9 +331,9 @@ class JointPath:
         table = replace(whole.own, share=self._shares)
         sums, squares = table.sum(_moments, whole.loss, center, has_squares)
         whole.reads.rows += whole.n
-        means, of_targets = np.split(sums, [len(objectives)], axis=1)
+        means, target_products = np.split(sums, [len(objectives)], axis=1)
         for fold, one in enumerate(objectives):
-            own = of_targets[:, fold * outputs : (fold + 1) * outputs]
+            own = target_products[:, fold * outputs : (fold + 1) * outputs]
             one.take_moments(means[:, fold], own)
             one.squares = squares[fold] if has_squares else None
 
@@ -358,9 +362,9 @@ def evaluate_folds(
         A block of a table whose shares are (n, F).
     loss : Loss
     folds : numpy.ndarray, (f,)
-        The numbers of the folds.
+        The indices of the folds.
     model : Linear
-        Their models side by side, (p, f K).
+        The models of these folds side by side, (p, f K).
     """
     return _sums(block, loss, folds, model, _scores(block, model))
 
@@ -388,10 +392,10 @@ def _sums(
         residual *= share
     else:
         values, residual = np.empty(share.shape), np.empty_like(scores)
-        for k, of_fold in enumerate(share):
+        for k, fold_share in enumerate(share):
             part = slice(k * loss.outputs, (k + 1) * loss.outputs)
             values[k], each = loss.value_and_residual(scores[part].T, target)
-            np.multiply(each.T, of_fold, out=residual[part])
+            np.multiply(each.T, fold_share, out=residual[part])
     products = column_products(_features(block, model.center), residual.T)
     return np.einsum("fi,fi->f", values, share), products, residual.sum(axis=1)
 

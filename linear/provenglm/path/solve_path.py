@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sklearn.utils.parallel import Parallel, delayed
 
-from provenglm.model.budget import of_folds_together, within
+from provenglm.model.budget import joint_fold_bytes, within
 from provenglm.model.solution import Settings
 from provenglm.path import squares
 from provenglm.path.folds import Folds, PathPoint, Start, point_of, point_with_scale
@@ -72,7 +72,7 @@ def solve_path(
 def _together(folds: Folds) -> Folds | None:
     """Return the folds with the memory that their scores leave, or None if it is not enough."""
     whole = folds.problem
-    problem = within(whole, of_folds_together(whole, len(folds)))
+    problem = within(whole, joint_fold_bytes(whole, len(folds)))
     return None if problem is None else replace(folds, problem=problem)
 
 

@@ -38,11 +38,12 @@ from provenglm.solve import Session
 from provenglm.types import NumPyArray
 
 _MOST_GROUPS = 64
-"""Products are summed for each group of rows. With more groups, each has few rows of a block."""
+"""The largest number of groups whose products are summed. With more groups, each has few rows per
+block."""
 
 _MOST_STEPS = 5
-"""A point takes one step by the products, as a rule. If so many are not enough, rounding is in the
-way, and the general solver continues from the rows."""
+"""The largest number of steps by products. One step is usually enough. If this many are not, the
+cause is rounding, and the general solver continues from the rows."""
 
 
 def suits(folds: Folds, problem: Problem) -> bool:
@@ -63,22 +64,22 @@ class _Groups(NamedTuple):
 
     Attributes
     ----------
-    of_row : numpy.ndarray, (n,), optional
+    row_group : numpy.ndarray, (n,), optional
         The group of each row; None if each fold is a group.
     counts : numpy.ndarray, (folds, groups)
         How often each group is in the training set of each fold.
     """
 
-    of_row: NumPyArray | None
+    row_group: NumPyArray | None
     counts: NumPyArray
 
     def within(self, folds: Folds, rows: slice) -> Iterator[tuple[int, NumPyArray]]:
         """Yield the groups of some rows, and how often each row counts in them."""
-        if self.of_row is None:
+        if self.row_group is None:
             yield from enumerate(counts[rows] for counts in folds.counts)
             return
-        of_row = self.of_row[rows]
-        yield from ((group, of_row == group) for group in np.unique(of_row).tolist())
+        row_group = self.row_group[rows]
+        yield from ((group, row_group == group) for group in np.unique(row_group).tolist())
 
 
 def _groups(folds: Folds) -> _Groups | None:
@@ -88,9 +89,9 @@ def _groups(folds: Folds) -> _Groups | None:
         code = np.zeros(len(folds.problem.target), np.int64)
         for counts in folds.counts:
             code = code * base + counts
-        _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
+        _, first, row_group = np.unique(code, return_index=True, return_inverse=True)
         if len(first) <= _MOST_GROUPS:
-            return _Groups(of_row, np.stack([counts[first] for counts in folds.counts]))
+            return _Groups(row_group, np.stack([counts[first] for counts in folds.counts]))
     if folds.problem.features.shape[1] > constants.ALL_FEATURES:
         return None
     return _Groups(None, np.eye(len(folds)))
@@ -135,7 +136,7 @@ def solve(
         sums = _sums(objective, folds, groups, center)
     paths = []
     for fold, counts in enumerate(groups.counts):
-        products = _of_fold(sums, counts, folds.totals[fold], objective.intercept, center)
+        products = _fold_products(sums, counts, folds.totals[fold], objective.intercept, center)
         path = _Path(folds, fold, products, objective.scaling, settings)
         paths.append([path.point(strength) for strength in strengths])
         watch(f"fold {fold + 1} of {len(folds)}: {len(strengths)} points of the same products")
@@ -147,7 +148,7 @@ def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) ->
     rows, weight = objective.rows, folds.problem.sample_weight
     p = rows.shape[1]
 
-    def of_blocks(blocks: list[slice]) -> list[tuple[int, NumPyArray]]:
+    def group_products(blocks: list[slice]) -> list[tuple[int, NumPyArray]]:
         whole = slice(blocks[0].start, blocks[-1].stop)
         taken = dense_part(rows, whole, objective.scaling, beside=2)
         taken[:, p], taken[:, p + 1] = 1, objective.target[whole] - center
@@ -161,19 +162,19 @@ def _sums(objective: Objective, folds: Folds, groups: _Groups, center: float) ->
         return found
 
     sums = np.zeros((groups.counts.shape[1], p + 2, p + 2))
-    for found in objective.workers.map(of_blocks, groups_of_blocks(rows, p), together=1):
+    for found in objective.workers.map(group_products, groups_of_blocks(rows, p), together=1):
         for group, product in found:
             sums[group] += product
     return sums
 
 
-def _of_fold(
+def _fold_products(
     sums: NumPyArray, counts: NumPyArray, total: float, intercept: bool, center: float
 ) -> _Products:
     mean = np.zeros_like(sums[0])
-    for of_group, count in zip(sums, counts, strict=True):
+    for group_sum, count in zip(sums, counts, strict=True):
         if count:
-            mean += count * of_group
+            mean += count * group_sum
     mean /= total
     if intercept:
         first = mean[-2].copy()
@@ -223,13 +224,13 @@ class _Path:
             objective = 0.5 * square + float(sizes @ np.abs(weights))
             objective += 0.5 * float(penalty @ np.square(weights))
             gap = _gap(weights, gradient, square, sizes, penalty)
-            enough = settings.tol * (0.5 * products.square - objective)
-            if gap <= max(enough, ROUNDING * products.square + sys.float_info.min):
+            required_gap = settings.tol * (0.5 * products.square - objective)
+            if gap <= max(required_gap, ROUNDING * products.square + sys.float_info.min):
                 self._weights = weights
-                return self._kept(objective, gap, step, enough)
+                return self._kept(objective, gap, step, required_gap)
         return self._by_itself(strength)
 
-    def _kept(self, objective: float, gap: float, count: int, enough: float) -> PathPoint:
+    def _kept(self, objective: float, gap: float, count: int, required_gap: float) -> PathPoint:
         products = self._products
         bias = products.mean_target - products.mean @ self._weights
         coef, rough = self._scaling.to_user(np.append(self._weights, bias))
@@ -245,7 +246,7 @@ class _Path:
             gap=gap,
             decrement=gap,
             iterations=count,
-            reason=judged(StopReason.ESTIMATED, gap, gap, enough, rounding, rise),
+            reason=judged(StopReason.ESTIMATED, gap, gap, required_gap, rounding, rise),
         )
 
     def _by_itself(self, strength: float) -> PathPoint:

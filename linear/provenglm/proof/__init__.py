@@ -1,1 +1,1 @@
-"""Bounds of the distance from a point to the optimum, and whether there is one."""
+"""Bounds of the distance from a point to the optimum, and checks that an optimum exists."""

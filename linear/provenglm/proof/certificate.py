@@ -1,4 +1,4 @@
-r"""How far coefficients are from the optimum, proven from a few of the rows.
+r"""Prove how far coefficients are from the optimum, with a Newton step on some of the rows.
 
 Let :math:`F(\theta) = \sum_i s_i l_i(x_i^T\theta) + \frac12 \theta^T\Lambda\theta
 + \sum_j \mu_j |\theta_j|`, g the gradient of its smooth part, S any set of rows, and
@@ -11,13 +11,13 @@ Let :math:`F(\theta) = \sum_i s_i l_i(x_i^T\theta) + \frac12 \theta^T\Lambda\the
     F(\theta) - F^* \le (\sqrt Q + \tau)^2 \, \omega(t) / t^2
         + \sum_j (\mu_j |\theta_j| - q_j \theta_j), \qquad |q_j| \le \mu_j,
 
-if the *largest fall* t is at most 1, with :math:`\omega(t) = t + (1 - t) \log(1 - t)`. It is
-Fenchel's duality gap at residuals that the step v has moved on S; the proof is in
-``docs/linear/certificate.md``. Nothing about the rows outside of S is needed but their part of g,
-so one pass over all rows and a Hessian of some of them are enough.
+if the *largest relative move* t is at most 1, with :math:`\omega(t) = t + (1 - t) \log(1 - t)`.
+This is Fenchel's duality gap at residuals that the step v has moved on S. The proof is in
+``docs/linear/certificate.md``. The rows outside of S contribute only to g, so one pass over all
+rows and a Hessian of some rows are enough.
 
-All is computed in float64, at the coefficients as the user gets them, and :math:`\tau` has a bound
-of every rounding error in it (there, "Rounding").
+Everything is computed in float64, at the coefficients that the user gets. :math:`\tau` includes a
+bound of every rounding error: see "Rounding" on that page.
 """
 
 from __future__ import annotations
@@ -31,35 +31,36 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse import issparse
 
-from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss, Noise
-from provenglm.model.objective import Scaling, Snapshot, Sums, noise_of, noise_of_residuals
+from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss, RoundingTerms
+from provenglm.model.objective import PassSums, Scaling, Snapshot, block_rounding, residual_rounding
 from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
 from provenglm.model.triangle import parts_of_triangle
-from provenglm.proof.orthogonal import LARGEST_RATIO, RowsOfAProof, rotated
+from provenglm.proof.orthogonal import LARGEST_RATIO, ProofRows, qr_bounds
 from provenglm.rows.base import Rows
-from provenglm.rows.csr import CsrRows, made_of
+from provenglm.rows.csr import CsrRows, csr_from_parts
 from provenglm.rows.dense import DenseRows
-from provenglm.rows.far import AnyTable
 from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
 from provenglm.rows.products import column_products, column_squares, row_squares
+from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 
 UNIT = 2.0**-53
-"""The unit of rounding."""
+"""The unit roundoff of float64."""
 
 
 _FARTHEST = 300
-"""Powers of two of a feature's scale up to which its square is a number of full precision."""
+"""Features are rescaled if their scale is beyond 2 to the power of plus or minus this: the squares
+of others have full precision."""
 
 _DEPENDENT, _WHOLE, _MOST_TIMES = 1e-10, 1e-4, 6
-"""For a column that may be a sum of others: the largest squared part of it that they leave
-unexplained, the largest distance of its factors from whole numbers, and by how much the factors may
-be multiplied to get there."""
+"""A column may be a sum of others if these leave at most this squared part of it unexplained, and
+if its factors, multiplied by a number up to the third value, are at most the second value away from
+whole numbers."""
 
 _RELIABLE = 0.01
-"""Of the inverse of the Cholesky factor: a larger relative error, and there is no statement."""
+"""Nothing is proven if the inverse of the Cholesky factor has a larger relative error."""
 
 
 def omega(t: float) -> float:
@@ -72,7 +73,7 @@ def omega(t: float) -> float:
 
 
 class Model(NamedTuple):
-    """Coefficients and penalties, as the user has them.
+    """Coefficients and penalties in the user's units.
 
     Attributes
     ----------
@@ -90,34 +91,35 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """What a pass over all rows in float64 gives, in the certificate's coordinates.
+    """A model, evaluated by a pass over all rows in float64, in the certificate's coordinates.
 
     Attributes
     ----------
     objective : float
     theta : numpy.ndarray, (w, K)
-        w is p, and one more with an intercept, the last row.
+        The coefficients. w is p, or p + 1 with an intercept, which is the last row.
     bias : numpy.ndarray, (K,)
-        The intercept for centred features, with or without one.
+        The intercept for centred features; it exists also if the model has none.
     gradient : numpy.ndarray, (w, K)
-        Of the smooth part, and of `q` for L1.
+        The gradient of the smooth part plus `q`, the subgradient of the L1 penalty.
     error : numpy.ndarray, (w, K)
-        What rounding may have done to each of its numbers.
+        Bounds of the rounding errors of the gradient.
     penalty : numpy.ndarray, (w,)
+        The L2 penalty of each row of theta.
     extra : float
         The last term of the bound.
     is_centred : bool
-        Whether steps do not shift all classes by the same.
+        Whether steps have mean 0 over the classes.
     size : numpy.ndarray, (w,)
-        Root mean squares of the features, at most.
+        Upper bounds of the root mean squares of the features.
     constant : float
-        The sizes of intercept and offset in the scores, at most.
+        An upper bound of the sizes of intercept and offset in the scores.
     is_free : bool
         Whether there is no penalty at all.
     has_corners : bool
         Whether there is an L1 penalty.
     noise : float
-        Root mean square of what rounding of the scores may have done to residuals, at most.
+        An upper bound of the root mean square of the residuals' errors by rounding of the scores.
     """
 
     objective: float
@@ -135,8 +137,8 @@ class Point:
     noise: float
 
 
-class Some(NamedTuple):
-    """A set of rows.
+class RowSubset(NamedTuple):
+    """A set of rows that a proof uses.
 
     Attributes
     ----------
@@ -154,8 +156,8 @@ class Some(NamedTuple):
         assert isinstance(self.table, Table)
         return self.table
 
-    def head(self, count: int) -> Some:
-        """Return the set of the first rows of dense rows in memory."""
+    def head(self, count: int) -> RowSubset:
+        """Return the set of the first `count` rows, for dense rows in memory."""
         return self._replace(table=self.own.head(count))
 
 
@@ -167,7 +169,7 @@ class Place(NamedTuple):
 
     @property
     def is_moved(self) -> bool:
-        """Whether they are not the user's."""
+        """Whether these coordinates differ from the user's."""
         return bool(self.center.any() or (self.scale != 1).any())
 
     def features(self, block: Block) -> Any:
@@ -176,7 +178,7 @@ class Place(NamedTuple):
         if issparse(raw):
             if (self.scale != 1).any():
                 numbers = raw.data / self.scale[raw.indices]
-                return made_of(numbers, raw.indices, raw.indptr, raw.shape)
+                return csr_from_parts(numbers, raw.indices, raw.indptr, raw.shape)
             return raw
         if self.center.any():
             raw = raw - self.center
@@ -184,18 +186,18 @@ class Place(NamedTuple):
 
 
 class Certificate:
-    """The proof for models of one data set.
+    """Proofs for models of one data set.
 
     Parameters
     ----------
     table : Table
-        All rows.
+        The table of all rows.
     loss : Loss
     has_intercept : bool
     center : numpy.ndarray, (p,)
-        About the features' means; not looked at for sparse rows.
+        Approximate means of the features; not used for sparse rows.
     scale : numpy.ndarray, (p,)
-        About their deviations, above 0.
+        Approximate standard deviations of the features, above 0.
     """
 
     def __init__(
@@ -223,21 +225,22 @@ class Certificate:
 
     # --- Rows ------------------------------------------------------------------------------
 
-    def all(self) -> Some:
+    def all(self) -> RowSubset:
         """Return the set of all rows."""
-        return Some(self._table)
+        return RowSubset(self._table)
 
-    def some(self, indices: NumPyArray) -> Some:
-        """Return the set of some rows, each of them once, which are kept in memory."""
+    def subset(self, indices: NumPyArray) -> RowSubset:
+        """Return the set of the given rows without repetitions; they are kept in memory."""
         indices = np.unique(indices)
         features = self._table.picked(indices)
         rows: Rows = DenseRows(features) if isinstance(features, np.ndarray) else CsrRows(features)
-        return Some(self._of_these(rows, indices))
+        return RowSubset(self._subset_table(rows, indices))
 
-    def of_sample(self, sample: Sample, scaling: Scaling) -> Some | None:
-        """Return the set of a sample's rows, or None if its coordinates are not those of a proof.
+    def subset_of_sample(self, sample: Sample, scaling: Scaling) -> RowSubset | None:
+        """Return the set of a sample's rows, or None if a proof cannot use its coordinates.
 
-        Nothing is read or copied. A row that is there m times has an m-th of its share each time.
+        Nothing is read or copied. If a row occurs m times, each occurrence gets an m-th of its
+        share.
         """
         is_dense = isinstance(sample.rows, np.ndarray)
         if self._place.is_moved or not is_dense or sample.indices is None:
@@ -245,30 +248,30 @@ class Certificate:
         if not (scaling.inverse > 0).all():
             return None
         _, place, copies = np.unique(sample.indices, return_inverse=True, return_counts=True)
-        table = self._of_these(DenseRows(sample.rows[:, : self.p]), sample.indices)
-        return Some(replace(table, share=table.share / copies[place]), scaling)
+        table = self._subset_table(DenseRows(sample.rows[:, : self.p]), sample.indices)
+        return RowSubset(replace(table, share=table.share / copies[place]), scaling)
 
-    def _of_these(self, rows: Rows, indices: NumPyArray) -> Table:
-        target, share, offset = self._table.beside(indices)
+    def _subset_table(self, rows: Rows, indices: NumPyArray) -> Table:
+        target, share, offset = self._table.row_data(indices)
         return Table(rows, target, share, self._table.workers, offset)
 
     def _size_of_offsets(self) -> tuple[float, float]:
-        """Return the root mean square and the largest size; of several outputs the largest."""
+        """Return the root mean square and the maximum of the offsets' sizes, over all outputs."""
         if not self._table.has_offset:
             return 0.0, 0.0
-        square, largest = self._table.known(_sizes_of_offsets)
+        square, largest = self._table.known(_offset_sizes)
         return math.sqrt(square), max(largest)
 
     # --- The pass over all rows -----------------------------------------------------------
 
     def at(self, model: Model, known: Snapshot | None = None) -> Point | None:
-        """Return what a pass over all rows gives; None if a number in it is not one.
+        """Evaluate a model by a pass over all rows; return None if a number is not finite.
 
         Parameters
         ----------
         model : Model
         known : Snapshot, optional
-            Of this model, with its sums: then there is a pass over its scores alone.
+            A snapshot of this model with its sums. Then only its scores are read, not the rows.
         """
         loss, (center, scale) = self.loss, self._place
         coef = model.coef * scale[:, None]
@@ -276,9 +279,9 @@ class Certificate:
         penalty = np.square(np.sqrt(model.l2) / scale)
         slopes = model.l1 / scale
         if known is not None and known.sums is not None and not self._place.is_moved:
-            total = self._of_scores(known, known.sums)
+            total = self._sums_from_snapshot(known, known.sums)
         else:
-            total = self._of_rows(coef, bias)
+            total = self._pass_sums(coef, bias)
         squares = self._mean_squares()
         value, products, sums_, _, residual, noise = total
         k = loss.outputs
@@ -291,22 +294,23 @@ class Certificate:
             -np.clip(gradient, -slopes[:, None], slopes[:, None]),
         )
         size = np.sqrt(squares)
-        # Of a score: a sum of p + 2 products of centred features and an offset, each rounded once.
+        # A score is a sum of p + 2 products of centred features, and an offset, each rounded once.
         largest = np.abs(coef).max(axis=1)
-        of_offset, largest_offset = self._size_of_offsets()
-        scores = largest @ size + np.abs(bias).max() + of_offset
+        offset_size, largest_offset = self._size_of_offsets()
+        scores = largest @ size + np.abs(bias).max() + offset_size
         moved = (self.p + 6) * UNIT * float(scores)
         sizes = self._table.sizes
         count = max(sizes, default=0) + len(sizes) + 6
-        of_scores = 1.72 * noise.slope * moved + 6 * UNIT * float(np.sqrt(noise.square))
-        each = of_scores + count * UNIT * float(np.sqrt(residual))
+        score_error = 1.72 * noise.curvature * moved + 6 * UNIT * float(np.sqrt(noise.square))
+        each = score_error + count * UNIT * float(np.sqrt(residual))
         error = np.full((self.p, k), 4 * np.finfo(float).tiny) + (1.01 * size * each)[:, None]
         error += 4 * UNIT * (penalty[:, None] * np.abs(coef) + np.abs(gradient))
         gradient = gradient + q
         extra = float((slopes[:, None] * np.abs(coef) - q * coef).clip(min=0).sum())
         is_centred = k > 1 and model.l1 == 0
         if is_centred:
-            # F is that of coefficients with the mean 0 over the classes, and what the penalty adds.
+            # F is its value at coefficients with mean 0 over the classes, plus the increase of the
+            # penalty.
             shift = coef.mean(axis=1)
             extra += (1 + 1e-12) * k / 2 * float(penalty @ np.square(shift))
             gradient -= gradient.mean(axis=1, keepdims=True)
@@ -330,35 +334,35 @@ class Certificate:
             constant=float(np.abs(bias).max()) + largest_offset,
             is_free=not (model.l2 > 0 or model.l1 > 0),
             has_corners=model.l1 > 0,
-            noise=of_scores,
+            noise=score_error,
         )
         numbers = (objective, gradient, error)
         is_number = all(np.isfinite(number).all() for number in numbers)
         return point if is_number and noise.is_exact else None
 
-    def _of_rows(self, coef: NumPyArray, bias: NumPyArray) -> _Sums:
+    def _pass_sums(self, coef: NumPyArray, bias: NumPyArray) -> _ProofSums:
         knows_squares = self._squares is not None
         given = self._place, self.loss, coef, bias, not knows_squares
-        total: _Sums = self._table.sum(_sums_of_block, *given)
+        total: _ProofSums = self._table.sum(_block_sums, *given)
         if not knows_squares:
             self._squares = total.squares
         return total
 
-    def _of_scores(self, known: Snapshot, sums: Sums) -> _Sums:
-        """Return what a pass would, from the sums that a snapshot's pass has left."""
+    def _sums_from_snapshot(self, known: Snapshot, sums: PassSums) -> _ProofSums:
+        """Return the sums of a pass, from the scores and sums that a snapshot has kept."""
         loss = self.loss
         if loss.has_classes:
             # No residual is greater than 1 - exp(-loss), whose square is less than the loss.
             scores = np.zeros((0, loss.outputs) if loss.outputs > 1 else 0)
-            noise = loss.noise(scores, np.zeros(0, np.intp), np.ones(1))
+            noise = loss.rounding_terms(scores, np.zeros(0, np.intp), np.ones(1))
             residual = min(1.0, 1.01 * sums.value)
         elif sums.noise is not None:
             residual, noise = sums.noise
         else:
-            residual, noise = self._table.sum(noise_of, loss, kept=known.kept, reads=False)
+            residual, noise = self._table.sum(block_rounding, loss, kept=known.kept, reads=False)
         if self._squares is None:
             self._squares = sums.squares
-        return _Sums(
+        return _ProofSums(
             value=sums.value,
             products=sums.products.reshape(self.p, -1),
             sums=sums.residuals.ravel(),
@@ -368,19 +372,19 @@ class Certificate:
         )
 
     def _mean_squares(self) -> NumPyArray:
-        """Return the mean square of each feature, (p,): a pass over all rows, once."""
+        """Return the mean square of each feature, (p,); the first call reads all rows."""
         if self._squares is None:
             self._squares = self._table.sum(_mean_squares, self._place)
         return self._squares
 
     # --- Bounds -----------------------------------------------------------------------------
 
-    def without_a_step(self, point: Point, enough: float = np.inf) -> float:
-        """Return the bound for v = 0, by another pass over all rows: inf without L2.
+    def penalty_bound(self, point: Point, required_gap: float = np.inf) -> float:
+        """Return the bound for the step v = 0, by another pass over all rows; inf without L2.
 
-        In coordinates that are centred by the curvature, H is at least the penalty, and the sum of
-        the weights for the intercept. There is no pass, and no statement, where the penalty alone
-        makes more of the gradient than `enough`.
+        If features are centred with the curvatures as weights, H is at least the penalty for the
+        features and the sum of the weights for the intercept. If the term of the penalty alone
+        exceeds `required_gap`, the bound is inf, and no pass is made.
         """
         loss = self.loss
         penalty = point.penalty[: self.p]
@@ -389,7 +393,7 @@ class Certificate:
         if (rest[penalty == 0] > 0).any():
             return np.inf
         used = penalty > 0
-        if not 0.5 * float((rest[used] / penalty[used]).sum()) <= enough:
+        if not 0.5 * float((rest[used] / penalty[used]).sum()) <= required_gap:
             return np.inf
         mean, weight, farthest = self._least_curvature(point)
         weight *= 1 - 1e-9 - 8 * UNIT * point.constant
@@ -413,35 +417,35 @@ class Certificate:
             norm = np.sqrt(norm * norm + 1 / weight)
         if loss.outputs > 1:
             norm *= np.sqrt(2)
-        return self._bound(0.0, tau, loss.first_fall + loss.slope * tau * norm, point)
+        return self._bound(0.0, tau, loss.initial_move + loss.self_concordance * tau * norm, point)
 
     def _least_curvature(self, point: Point) -> tuple[NumPyArray, float, float]:
-        """Return what `Loss.least_curvature` gives in a pass over all rows.
+        """Sum `Loss.least_curvature` over all rows, in one pass.
 
         Returns
         -------
         mean : numpy.ndarray, (p,)
-            Of the features, weighted by it.
+            The mean of the features, weighted by the curvature.
         weight : float
-            The sum of the shares times it.
+            The sum of the shares times the curvature.
         farthest : float
-            Of the rows: the largest square of a norm in the inverse of the penalty.
+            The largest squared norm of a row in the inverse of the penalty.
         """
         penalty = point.penalty[: self.p]
-        reach = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
-        given = self._place, self.loss, point.theta[: self.p], point.bias, reach
+        inverse_penalty = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
+        given = self._place, self.loss, point.theta[: self.p], point.bias, inverse_penalty
         total, weight, farthest = self._table.sum(_least_curvatures, *given)
         return (total / weight if weight > 0 else total), weight, float(np.max(farthest))
 
-    def by_a_factor(self, point: Point, rows: Some) -> float:
-        """Return the bound for a Newton step on some rows; inf for no statement."""
+    def newton_bound(self, point: Point, rows: RowSubset) -> float:
+        """Return the bound for a Newton step on some rows; inf if nothing can be proven."""
         if rows.scaling is not None:
             point = self._scaled(point, rows.scaling)
         hessian = self._hessian(point, rows)
         diagonal = hessian.diagonal().copy()
         width, k = point.gradient.shape
         kept = diagonal > 0
-        # A column of zeros in all rows has no gradient, and no say.
+        # A column that is 0 in all rows has no gradient and may be left out.
         if (np.repeat(point.size, k)[~kept] > 0).any():
             return np.inf
         if not np.isfinite(hessian).all():
@@ -455,7 +459,7 @@ class Certificate:
         roots = np.sqrt(diagonal[kept])
         scaled = hessian / np.multiply.outer(roots, roots)
         size = len(scaled)
-        # The products are off by the first, and their factor by the second.
+        # The first term bounds the error of the products, the second that of their factor.
         count = roundings(rows.table.sizes) + size + 16
         eta = 1.01 * size * count * UNIT
         scaled.flat[:: size + 1] -= 2 * eta
@@ -479,28 +483,29 @@ class Certificate:
 
         weights = np.zeros(width * k)
         weights[kept] = 1 / roots
-        # Of a row in H^-1, at most; of classes any two of its coordinates.
+        # Bound the norms of rows in H^-1; for classes the norms of any two coordinates of a row.
         largest = (1 + 2 * error) * frobenius * np.square(weights.reshape(width, k)).max(axis=1)
 
-        of_one = largest[-1] if self._has_intercept else 0.0
-        norms = Norms(largest[: self.p], of_one, (1 + 2 * error) * frobenius)
-        # By Cauchy and Schwarz, of the scores' terms for a row of norm 1.
+        intercept_weight = largest[-1] if self._has_intercept else 0.0
+        norms = Norms(largest[: self.p], intercept_weight, (1 + 2 * error) * frobenius)
+        # Bound the sizes of a score's terms for a row of norm 1 (Cauchy-Schwarz inequality).
         sizes = np.abs(point.theta[: self.p])
         sizes = sizes[:, 0] if k == 1 else sizes.max(axis=1)
         seen = largest[: self.p] > 0
         squares = float((np.square(sizes[seen]) / largest[: self.p][seen]).sum())
         scored = float(np.sqrt(squares / frobenius))
-        return self._with_step(point, rows, step, norm_of, norms, scored)
+        return self._bound_at_step(point, rows, step, norm_of, norms, scored)
 
-    def by_rotation(self, point: Point) -> float:
-        """Return the bound in coordinates in which all rows are orthonormal: see `orthogonal`.
+    def qr_bound(self, point: Point) -> float:
+        """Return the bound in coordinates in which all rows are orthonormal; see `orthogonal`.
 
-        Without L1, and without a step v: norms stand for falls, and of classes the least
-        probability for their curvature. If columns are sums of others but for rounding, it is one
-        for coefficients that are at most `LARGEST_RATIO` times as large.
+        The bound is for models without an L1 penalty, with the step v = 0. Relative moves are
+        bounded by the norms of the rows, and the curvature of classes by their least probability.
+        If columns are sums of others up to rounding, the bound holds for coefficients that are at
+        most `LARGEST_RATIO` times as large as these.
         """
         loss, k, p, width = self.loss, self.loss.outputs, self.p, self.width
-        if point.has_corners or self._table.is_far:
+        if point.has_corners or self._table.is_out_of_core:
             return np.inf
         place, parts, table = self._place, parts_of_triangle(self.n, width), self.all().own
         center, theta = np.zeros(p), point.theta
@@ -513,7 +518,7 @@ class Certificate:
         weights: list[NumPyArray] = []
         farthest = [0.0]
 
-        def blocks() -> Iterator[RowsOfAProof]:
+        def blocks() -> Iterator[ProofRows]:
             weights.clear()
             for part in parts:
                 block = Block(table, 0, part)
@@ -523,41 +528,42 @@ class Certificate:
                 farthest.append(float((np.abs(numbers) @ np.abs(point.theta[:p])).max()))
                 features = np.hstack([numbers - center, np.ones((len(block), width - p))])
                 residual = loss.residual(scores, target).reshape(len(block), k)
-                yield RowsOfAProof(features, share, weights[-1], residual)
+                yield ProofRows(features, share, weights[-1], residual)
             roots, one = np.sqrt(point.penalty), np.ones(width)
-            yield RowsOfAProof(np.diag(roots), one, one, roots[:, None] * theta)
+            yield ProofRows(np.diag(roots), one, one, roots[:, None] * theta)
 
-        found = rotated(blocks, width)
+        found = qr_bounds(blocks, width)
         if found is None:
             return np.inf
         weight = np.concatenate(weights)
-        of_penalty = float(point.penalty @ np.square(theta).sum(axis=1))
-        noise = np.sqrt(k) * np.hypot(point.noise, 8 * UNIT * np.sqrt(of_penalty))
-        tau = found.norm + found.of_noise * noise
+        penalty_square = float(point.penalty @ np.square(theta).sum(axis=1))
+        noise = np.sqrt(k) * np.hypot(point.noise, 8 * UNIT * np.sqrt(penalty_square))
+        tau = found.norm + found.noise_factor * noise
         used = weight > 0
         norms = np.minimum(found.norms[: self.n][used], 1.01 / np.sqrt(weight[used]))
         spread = np.sqrt(2) if k > 1 else 1.0
-        of_curvature = 16 * UNIT
-        if loss.has_falls:
-            of_curvature += 2 * (p + 12) * UNIT * (max(farthest) + point.constant)
-        t = loss.first_fall + loss.slope * spread * tau * float(norms.max(initial=0.0))
+        curvature_error = 16 * UNIT
+        if loss.has_third_derivative:
+            curvature_error += 2 * (p + 12) * UNIT * (max(farthest) + point.constant)
+        t = loss.initial_move + loss.self_concordance * spread * tau * float(norms.max(initial=0.0))
         size = float(np.linalg.norm(found.sizes[:, None] * theta))
-        bound = self._bound(0.0, tau, (1 + of_curvature) * t, point) * (1 + 2 * of_curvature)
+        bound = self._bound(0.0, tau, (1 + curvature_error) * t, point) * (1 + 2 * curvature_error)
         return bound + LARGEST_RATIO * size * found.left
 
     def _dependent(self, products: NumPyArray, scaling: Scaling | None) -> NumPyArray:
-        """Return which columns are a sum of others in every row, exactly, (w,).
+        """Return which columns are exactly a sum of others in every row, (w,).
 
-        Without a penalty their coefficients may stay as they are: those of the others do as well.
-        The candidates come from the products of the columns in some rows. A sum is proven by a pass
-        over all rows, if its factors are whole numbers and so are the features, or if it is plus or
-        minus one other column, times a power of two: then no product or sum is rounded.
+        Without a penalty their coefficients may stay unchanged, because the other coefficients can
+        give the same scores. The candidates come from the products of the columns in some rows. A
+        pass over all rows proves a sum in two cases: if its factors and the features are whole
+        numbers, or if it is plus or minus one other column times a power of two. In these cases no
+        product or sum is rounded.
         """
         dependent = np.zeros(self.width, bool)
         used = np.flatnonzero(products.diagonal() > 0)
         if not len(used):
             return dependent
-        # The intercept comes first, so that it is in the sums and not a sum itself.
+        # Put the intercept first, so that it is a term of the sums and not a sum itself.
         roots = np.sqrt(products.diagonal()[used])
         scaled = products[np.ix_(used, used)] / np.multiply.outer(roots, roots)
         if self._has_intercept:
@@ -569,8 +575,8 @@ class Certificate:
             return dependent
         base, rest = order[:rank] - 1, order[rank:] - 1
         factors = np.zeros((self.width, len(rest)))
-        of_base = scipy.linalg.solve(scaled[np.ix_(base, base)], scaled[np.ix_(base, rest)])
-        factors[used[base]] = of_base * roots[rest] / roots[base][:, None]
+        base_factors = scipy.linalg.solve(scaled[np.ix_(base, base)], scaled[np.ix_(base, rest)])
+        factors[used[base]] = base_factors * roots[rest] / roots[base][:, None]
         columns = used[rest]
         if scaling is not None:
             factors[: self.p] *= scaling.inverse[:, None]
@@ -578,10 +584,10 @@ class Certificate:
             if self._has_intercept:
                 factors[-1] += scaling.center[columns] - scaling.center @ factors[: self.p]
         factors[columns, np.arange(len(columns))] = -1
-        # For the rows as they are stored.
+        # Convert the factors to the units of the stored rows.
         factors[: self.p] /= self._place.scale[:, None]
         factors *= self._place.scale[columns]
-        # Halves and thirds, too.
+        # Factors may also be halves, thirds and so on.
         sums, are_whole = np.zeros_like(factors), np.zeros(len(columns), bool)
         for times in range(1, _MOST_TIMES + 1):
             wanted = times * factors
@@ -602,7 +608,8 @@ class Certificate:
     ) -> NumPyArray:
         """Mark the columns whose sums with these factors, (w, c), are 0 in every row.
 
-        A column with no factor but its own and the intercept's is asked whether it is constant.
+        If only the column itself and the intercept have factors, check whether the column is
+        constant.
         """
         size = np.abs(factors).sum(axis=0)
         is_pair = (factors != 0).sum(axis=0) == 2
@@ -620,10 +627,10 @@ class Certificate:
         return dependent
 
     def _scaled(self, point: Point, scaling: Scaling) -> Point:
-        """Return a point for features (x - center) * inverse: the same model and objective.
+        """Return the same model for features (x - center) * inverse.
 
-        What is rounded by that is in the error of the gradient, and in the counts of roundings that
-        stand for the features' own.
+        The rounding errors of this transformation are added to the error of the gradient, and to
+        the counts of roundings of the features.
         """
         center, inverse, p = scaling.center, scaling.inverse, self.p
         coef, bias = point.theta[:p], point.bias + center @ point.theta[:p]
@@ -631,9 +638,9 @@ class Certificate:
         gradient, error = point.gradient.copy(), point.error.copy()
         error[:p] += 4 * UNIT * np.abs(gradient[:p])
         if self._has_intercept:
-            of_center = np.multiply.outer(center, gradient[-1])
-            error[:p] += 4 * UNIT * np.abs(of_center) + np.multiply.outer(abs(center), error[-1])
-            gradient[:p] -= of_center
+            center_shift = np.multiply.outer(center, gradient[-1])
+            error[:p] += 4 * UNIT * np.abs(center_shift) + np.multiply.outer(abs(center), error[-1])
+            gradient[:p] -= center_shift
             theta[-1] = bias
         gradient[:p] *= inverse[:, None]
         error[:p] *= inverse[:, None]
@@ -652,10 +659,10 @@ class Certificate:
             constant=constant,
         )
 
-    def _with_step(
+    def _bound_at_step(
         self,
         point: Point,
-        rows: Some,
+        rows: RowSubset,
         step: NumPyArray,
         norm_of: Callable[[NumPyArray], float],
         norms: Norms,
@@ -666,17 +673,17 @@ class Certificate:
         Parameters
         ----------
         norm_of : callable
-            From the sizes of a vector's numbers, (w, K), to a bound of its norm in H^-1.
+            Return a bound of a vector's norm in H^-1, from the sizes of its numbers, (w, K).
         norms : Norms
-            Bounds of the norms of rows in H^-1.
+            The bounds of the norms of rows in H^-1.
         scored : float
-            Times such a bound it is at least the sum of the sizes of a row's features times
-            coefficients.
+            The sum of the sizes of features times coefficients of a row is at most this times the
+            bound of its norm.
         """
         loss, k, p = self.loss, self.loss.outputs, self.p
         shift = step[-1] if self._has_intercept else np.zeros(k)
         given = self._place, loss, point.theta[:p], point.bias, step[:p], shift, norms
-        square, products, sums, falls, largest_norms = rows.table.sum(_step_of_block, *given)
+        square, products, sums, moves, largest_norms = rows.table.sum(_block_step, *given)
         farthest = float(np.max(largest_norms))
         total = np.vstack([products, sums]) if self._has_intercept else products
         penalty = point.penalty[:, None]
@@ -687,48 +694,48 @@ class Certificate:
         error = point.error + count * UNIT * np.sqrt(square) * point.size[:, None]
         error += 8 * UNIT * (np.abs(point.gradient) + penalty * np.abs(step))
         tau = norm_of(rest + 1.01 * error)
-        of_curvature = 16 * UNIT
-        if loss.has_falls:
-            of_curvature += 2 * (p + 12) * UNIT * (farthest * scored + point.constant)
-        fall, norm = np.concatenate(falls, axis=1)
+        curvature_error = 16 * UNIT
+        if loss.has_third_derivative:
+            curvature_error += 2 * (p + 12) * UNIT * (farthest * scored + point.constant)
+        move, norm = np.concatenate(moves, axis=1)
         spread = np.sqrt(2) if k > 1 else 1.0
-        largest = fall + loss.slope * spread * tau * norm
-        t = (1 + of_curvature) * float(largest.max(initial=0.0))
-        return self._bound(np.sqrt(square), tau, t, point) * (1 + 2 * of_curvature)
+        largest = move + loss.self_concordance * spread * tau * norm
+        t = (1 + curvature_error) * float(largest.max(initial=0.0))
+        return self._bound(np.sqrt(square), tau, t, point) * (1 + 2 * curvature_error)
 
     def _bound(self, norm: float, tau: float, t: float, point: Point) -> float:
         if not t <= 1:
             return np.inf
-        factor = omega(t) if self.loss.has_falls else 0.5
+        factor = omega(t) if self.loss.has_third_derivative else 0.5
         bound = (1 + 1e-12) * (norm + tau) ** 2 * factor + point.extra
         return float(bound) if np.isfinite(bound) else np.inf
 
     # --- Hessians ---------------------------------------------------------------------------
 
-    def _hessian(self, point: Point, rows: Some) -> NumPyArray:
-        """Return the Hessian of some rows with the penalty, theta raveled."""
+    def _hessian(self, point: Point, rows: RowSubset) -> NumPyArray:
+        """Return the Hessian of some rows with the penalty, for a flattened theta."""
         k, width = self.loss.outputs, self.width
         given = self._place, self.loss, point.theta[: self.p], point.bias, self._has_intercept
-        total = rows.table.sum(_hessian_of_block, *given).reshape(width, k, width, k)
+        total = rows.table.sum(_block_hessian, *given).reshape(width, k, width, k)
         for k_ in range(k):
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty
         if k > 1:
-            # The loss does not see a shift of all classes, along which there is no step (see `at`):
-            # any curvature along it is allowed, and makes the matrix positive definite.
+            # A shift of all classes does not change the loss, and steps have no such shift (see
+            # `at`). Any curvature along it is allowed, and makes the matrix positive definite.
             for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
                 total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
         return np.asarray(total.reshape(width * k, width * k))
 
 
-class _Sums(NamedTuple):
-    """Of a part of the rows."""
+class _ProofSums(NamedTuple):
+    """The sums over some rows that a proof needs; those of parts can be added."""
 
     value: float
     products: NumPyArray
     sums: NumPyArray
     squares: NumPyArray
     residual: float
-    noise: Noise
+    noise: RoundingTerms
 
 
 class Norms(NamedTuple):
@@ -737,19 +744,19 @@ class Norms(NamedTuple):
     Attributes
     ----------
     weights : numpy.ndarray, (p,)
-    of_one : float
+    intercept_weight : float
         The weight of the intercept's column.
     factor : float
     """
 
     weights: NumPyArray
-    of_one: float
+    intercept_weight: float
     factor: float
 
     def of(self, features: Any) -> NumPyArray:
         """Return the bounds for some rows, (rows,)."""
         return np.asarray(
-            np.sqrt((row_squares(features, self.weights) + self.of_one) * self.factor)
+            np.sqrt((row_squares(features, self.weights) + self.intercept_weight) * self.factor)
         )
 
 
@@ -763,14 +770,14 @@ def _scores(block: Block, features: Any, coef: NumPyArray, bias: NumPyArray) -> 
 
 
 def _flat(scores: NumPyArray) -> NumPyArray:
-    """Return scores, (b, K), as losses take them."""
+    """Return scores, (b, K), in the shape that losses expect."""
     return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
-def _sizes_of_offsets(block: Block) -> tuple[float, list[float]]:
+def _offset_sizes(block: Block) -> tuple[float, list[float]]:
     assert block.offset is not None
     sizes = np.abs(block.offset.reshape(len(block), -1)).max(axis=1)
-    # What weighs nothing has no say.
+    # Rows without a weight do not count.
     sizes[block.share == 0] = 0
     return float(block.share @ np.square(sizes)), [float(sizes.max())]
 
@@ -784,39 +791,44 @@ def _moments(block: Block, place: Place, has_intercept: bool) -> NumPyArray:
     return gram_of_block(place.features(block), block.share, ones=has_intercept)
 
 
-def _sums_of_block(
+def _block_sums(
     block: Block,
     place: Place,
     loss: Loss,
     coef: NumPyArray,
     bias: NumPyArray,
     takes_squares: bool,
-) -> _Sums:
+) -> _ProofSums:
     features, share, target = place.features(block), block.share, block.target
     scores = _flat(_scores(block, features, coef, bias))
     value, residual = loss.value_and_residual(scores, target)
-    square, noise = noise_of_residuals(loss, scores, residual, target, share)
+    square, noise = residual_rounding(loss, scores, residual, target, share)
     weighted = share[:, None] * residual.reshape(len(share), -1)
     squares = column_squares(features, share) if takes_squares else np.zeros(0)
     products, sums = column_products(features, weighted), weighted.sum(axis=0)
-    return _Sums(float(share @ value), products, sums, squares, square, noise)
+    return _ProofSums(float(share @ value), products, sums, squares, square, noise)
 
 
 def _least_curvatures(
-    block: Block, place: Place, loss: Loss, coef: NumPyArray, bias: NumPyArray, reach: NumPyArray
+    block: Block,
+    place: Place,
+    loss: Loss,
+    coef: NumPyArray,
+    bias: NumPyArray,
+    inverse_penalty: NumPyArray,
 ) -> tuple[NumPyArray, float, list[float]]:
     features = place.features(block)
     scores = _flat(_scores(block, features, coef, bias))
     curvature = block.share * loss.least_curvature(scores, block.target)
-    reached = row_squares(features, reach)
+    norms = row_squares(features, inverse_penalty)
     if loss.outputs == 1:
         with np.errstate(divide="ignore"):
-            reached = np.minimum(reached, 1 / curvature)
-    largest = float(reached[curvature > 0].max(initial=0.0))
+            norms = np.minimum(norms, 1 / curvature)
+    largest = float(norms[curvature > 0].max(initial=0.0))
     return column_products(features, curvature), float(curvature.sum()), [largest]
 
 
-def _hessian_of_block(
+def _block_hessian(
     block: Block,
     place: Place,
     loss: Loss,
@@ -834,7 +846,7 @@ def _hessian_of_block(
     return gram_of_block(features, weights, ones=has_intercept)
 
 
-def _step_of_block(
+def _block_step(
     block: Block,
     place: Place,
     loss: Loss,
@@ -844,10 +856,10 @@ def _step_of_block(
     shift: NumPyArray,
     norms: Norms,
 ) -> tuple[float, NumPyArray, NumPyArray, list[NumPyArray], list[float]]:
-    """Return the sums of a step, the largest falls with their norms, and the largest norm."""
+    """Return the sums of a step, the largest moves with their norms, and the largest norm."""
     features, share, target = place.features(block), block.share, block.target
     scores, moved = _flat(_scores(block, features, coef, bias)), _flat(features @ step + shift)
-    change, square, fall = loss.change(scores, target, moved)
+    change, square, move = loss.quadratic_step(scores, target, moved)
     weighted = (share * change.T).T.reshape(len(share), -1)
     sure = loss.sure_curvature(scores, target).reshape(len(share), -1)
     curvature = share * sure.max(axis=1)
@@ -861,23 +873,23 @@ def _step_of_block(
         float(share @ square),
         column_products(features, weighted),
         weighted.sum(axis=0),
-        _frontier(fall[used], each[used]),
+        _frontier(move[used], each[used]),
         [farthest],
     )
 
 
-def _frontier(fall: NumPyArray, norm: NumPyArray) -> list[NumPyArray]:
-    """Return the pairs of falls and norms, (2, m), of which no other has more of both.
+def _frontier(move: NumPyArray, norm: NumPyArray) -> list[NumPyArray]:
+    """Return the pairs of move and norm, (2, m), that no other pair exceeds in both numbers.
 
-    One of them has the largest sum of a fall and a positive factor times the norm.
+    For any positive factor, one of them has the largest sum of move and factor times norm.
     """
-    if np.isnan(fall).any() or np.isnan(norm).any():
+    if np.isnan(move).any() or np.isnan(norm).any():
         return [np.full((2, 1), np.nan)]
-    order = np.lexsort([-norm, -fall])
-    fall, norm = fall[order], norm[order]
+    order = np.lexsort([-norm, -move])
+    move, norm = move[order], norm[order]
     before = np.concatenate([[-np.inf], np.maximum.accumulate(norm)[:-1]])
     kept = norm > before
-    return [np.stack([fall[kept], norm[kept]])]
+    return [np.stack([move[kept], norm[kept]])]
 
 
 def _exceptions(
@@ -887,7 +899,7 @@ def _exceptions(
     is_pair: NumPyArray,
     alone: tuple[NumPyArray, NumPyArray, NumPyArray],
 ) -> NumPyArray:
-    """Return, for each sum of columns, 1 if it is not exactly 0 in the block's rows, else 0."""
+    """Return, for each sum of columns, 1 if it differs from 0 in a row of the block, else 0."""
     raw, p = block.raw, block.raw.shape[1]
     used, constant = factors[:p] != 0, factors[-1] if has_intercept else 0.0
     is_sum = (raw @ factors[:p] + constant == 0).all(axis=0)
@@ -902,7 +914,7 @@ def _dense(block: Any) -> NumPyArray:
 
 
 def _are_exact(block: Any) -> NumPyArray:
-    """Return which columns are whole numbers whose sums are not rounded, (p,)."""
+    """Return which columns contain only whole numbers whose sums are exact, (p,)."""
     if issparse(block):
         data = block.data
         is_rounded = (np.rint(data) != data) | (np.abs(data) >= 2**20)

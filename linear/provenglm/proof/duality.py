@@ -30,7 +30,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.model.losses import Dual, Loss
 from provenglm.model.null_model import least_loss
-from provenglm.model.objective import Objective, Snapshot, clipped, of_rows, residuals
+from provenglm.model.objective import Objective, Snapshot, broadcast_rows, clipped, residuals
 from provenglm.rows.products import column_products
 from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
@@ -38,15 +38,15 @@ from provenglm.types import NumPyArray
 _ULP = 2.0**-53
 
 _FACTORS = 8
-"""The number of factors of the residuals at which the weights' part of a gap is looked at first."""
+"""The number of factors of the residuals at which the term of the weights is computed first."""
 
 # Write max(bound, 0.0) in this order, so that NaN stays NaN. max(0.0, NaN) is 0.0, a false proof.
 
 
-def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf) -> float:
+def duality_gap(objective: Objective, snapshot: Snapshot, required_gap: float = np.inf) -> float:
     """Return a bound of F(theta) - F*, at least 0; inf if a score is too large for the loss.
 
-    If the bound exceeds `enough` anyway, it may be a rough bound, which costs less.
+    If the bound exceeds `required_gap` anyway, it may be a rough bound, which costs less.
     """
     if not _is_exact(objective, snapshot):
         return np.inf
@@ -55,14 +55,14 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
     penalty = objective.used(snapshot.theta)[:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot.gradient[-1])
-        mean, of_target = objective.moments
+        mean, target_moments = objective.moments
         if objective.l1 is not None:
-            of_data: NumPyArray = snapshot.gradient[:-1] - penalty * snapshot.theta[:-1]
-            dual_gradient: NumPyArray = dual.kept * of_data
+            data_gradient: NumPyArray = snapshot.gradient[:-1] - penalty * snapshot.theta[:-1]
+            dual_gradient: NumPyArray = dual.kept * data_gradient
             dual_gradient += np.multiply.outer(mean, dual.constant)
-            if dual.of_target:
-                dual_gradient += dual.of_target * of_target
-            return _gap_with_l1(objective, snapshot, dual, dual_gradient, enough)
+            if dual.target_factor:
+                dual_gradient += dual.target_factor * target_moments
+            return _gap_with_l1(objective, snapshot, dual, dual_gradient, required_gap)
         # Compute kept (gradient - penalty theta) + penalty theta + the constant's part, in place,
         # because these arrays are large.
         rest = dual.kept * snapshot.gradient[:-1]
@@ -70,13 +70,13 @@ def duality_gap(objective: Objective, snapshot: Snapshot, enough: float = np.inf
             mixed = penalty * snapshot.theta[:-1]
             mixed *= 1 - dual.kept
             rest += mixed
-        if dual.of_target:
-            rest += dual.of_target * of_target
+        if dual.target_factor:
+            rest += dual.target_factor * target_moments
         if np.any(dual.constant):
             rest += np.multiply.outer(mean, dual.constant)
         bound = _above_least(objective, snapshot)
         gap = weighted_square(rest, objective.penalty[:-1])
-        if gap > enough:
+        if gap > required_gap:
             gap = bound
         elif not gap >= bound:  # nor if the bound is NaN
             gap += _terms(objective, snapshot, dual)
@@ -141,42 +141,45 @@ def _gap_with_l1(
     snapshot: Snapshot,
     dual: Dual,
     dual_gradient: NumPyArray,
-    enough: float,
+    required_gap: float,
 ) -> float:
     """Return the smallest bound among those for a few factors of the residuals."""
     assert objective.l1 is not None
     theta = snapshot.theta[:-1]
-    l1, penalty = of_rows(objective.l1[:-1], theta), of_rows(objective.penalty[:-1], theta)
+    l1, penalty = (
+        broadcast_rows(objective.l1[:-1], theta),
+        broadcast_rows(objective.penalty[:-1], theta),
+    )
     size = np.abs(dual_gradient)
     value = float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
     slope = float((dual_gradient * theta).sum())
     beyond = size > l1
     size, l1, penalty = size[beyond], l1[beyond], penalty[beyond]
 
-    def of_weights(factor: float) -> float:
+    def penalty_terms(factor: float) -> float:
         excess = np.maximum(factor * size - l1, 0)
         square = np.where(excess == 0, 0.0, np.square(excess) / (2 * penalty))
         return value + factor * slope + float(square.sum())
 
     feasible, bound = _feasible(size, l1), _above_least(objective, snapshot)
-    if objective.table.is_far:
+    if objective.table.is_out_of_core:
         # The other terms cost a pass. They are at least 0.
-        rests = [of_weights(factor) for factor in np.linspace(feasible, 1, _FACTORS)]
-        if not min(rests) <= enough:
+        rests = [penalty_terms(factor) for factor in np.linspace(feasible, 1, _FACTORS)]
+        if not min(rests) <= required_gap:
             return max(bound, 0.0)
-    of_dual, spread = _terms_with_l1(objective, snapshot, dual, feasible)
-    gap = of_dual + of_weights(1.0)
-    if feasible < 1 and np.isfinite(of_dual):
+    fenchel_terms, spread = _terms_with_l1(objective, snapshot, dual, feasible)
+    gap = fenchel_terms + penalty_terms(1.0)
+    if feasible < 1 and np.isfinite(fenchel_terms):
         curvature, has_spread = spread, objective.loss.has_classes and spread < np.inf
         if not objective.loss.has_classes:
-            gap = min(gap, spread + of_weights(feasible))
+            gap = min(gap, spread + penalty_terms(feasible))
             curvature = 2 * spread / (1 - feasible) ** 2
         factor = best_factor(curvature, slope, size, l1, penalty)
-        rest = of_weights(factor)
+        rest = penalty_terms(factor)
         if rest < gap:
             divergence = np.inf
             if has_spread:
-                divergence = _shrunk(factor, spread, of_dual, 1 - dual.kept)
+                divergence = _shrunk(factor, spread, fenchel_terms, 1 - dual.kept)
             # If this bound is most of the gap, it may be far above the divergence.
             if not divergence <= rest:
                 divergence = _divergence(objective, snapshot, dual, factor)
@@ -187,10 +190,10 @@ def _gap_with_l1(
 def _terms_with_l1(
     objective: Objective, snapshot: Snapshot, dual: Dual, feasible: float
 ) -> tuple[float, float]:
-    """Return `_terms` and, for classes, the spread r^2 / l'', for others `_divergence`."""
+    """Return `_terms`, and the spread r^2 / l'' for classes or `_divergence` for other losses."""
     loss = objective.loss
     given = loss, snapshot.gradient[-1], objective.mean_target(), dual._replace(terms=0.0), feasible
-    terms, spread = objective.sum(_of_l1, *given, not isinstance(dual.terms, float), at=snapshot)
+    terms, spread = objective.sum(_l1_terms, *given, not isinstance(dual.terms, float), at=snapshot)
     if isinstance(dual.terms, float):
         terms = dual.terms
     if not loss.has_classes:
@@ -198,7 +201,7 @@ def _terms_with_l1(
     return terms, spread if np.isfinite(spread) else np.inf
 
 
-def _of_l1(
+def _l1_terms(
     block: Block,
     loss: Loss,
     excess: NumPyArray,
@@ -211,7 +214,7 @@ def _of_l1(
     if feasible >= 1:
         return terms, 0.0
     if loss.has_classes:
-        return terms, _spread_of_block(block, loss)
+        return terms, _block_spread(block, loss)
     return terms, _scaled_terms(block, loss, dual, feasible)
 
 
@@ -267,14 +270,14 @@ def _scaled_terms(block: Block, loss: Loss, dual: Dual, factor: float) -> float:
 def _mixed(loss: Loss, dual: Dual, residual: NumPyArray, target: NumPyArray) -> NumPyArray:
     """Return residuals of some rows, mixed with a constant so that all residuals sum to 0."""
     mixed: NumPyArray = dual.kept * residual + dual.constant
-    if dual.of_target and mixed.ndim > 1:
-        mixed[np.arange(len(target)), target] += dual.of_target
-    elif dual.of_target:
-        mixed += dual.of_target * loss.observed(target)
+    if dual.target_factor and mixed.ndim > 1:
+        mixed[np.arange(len(target)), target] += dual.target_factor
+    elif dual.target_factor:
+        mixed += dual.target_factor * loss.observed(target)
     return mixed
 
 
-def _spread_of_block(block: Block, loss: Loss) -> float:
+def _block_spread(block: Block, loss: Loss) -> float:
     """Return the sum of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
     scores, square = block.precise_scores, np.square(residuals(block, loss))
     if scores.ndim == 1:
@@ -282,21 +285,22 @@ def _spread_of_block(block: Block, loss: Loss) -> float:
     return _mean(block, np.asarray((square / loss.probability(scores)).sum(axis=1)))
 
 
-def _shrunk(factor: float, spread: float, of_dual: float, mixed: float) -> float:
+def _shrunk(factor: float, spread: float, fenchel_terms: float, mixed: float) -> float:
     r"""Return a bound of the divergence at balanced residuals times a factor f, for classes.
 
     The means that belong to the residuals f r are at least f times those at the scores, and the
     curvature is concave in the means. So the curvature there, and on the way there, is at least f
     l'', and the divergence is at most :math:`c = (1 - f)^2 r^2 / 2 f l''`. Balancing the residuals
-    mixes some constants into the means. With k times as much of the constants, `of_dual` is at most
-    :math:`k^2` times as large. The required divergence is a mean of both, where the second has the
-    weight f / k, so that :math:`c k / (k - 1) + f k \cdot of\_dual` is a bound for every k above 1.
+    mixes some constants into the means. With k times as much of the constants, `fenchel_terms` is
+    at most :math:`k^2` times as large. The required divergence is a mean of both, where the second
+    has the weight f / k, so that :math:`c k / (k - 1) + f k \cdot fenchel\_terms` is a bound for
+    every k above 1.
     """
     own = (1 - factor) ** 2 * spread / (2 * factor)
-    if of_dual == 0:
+    if fenchel_terms == 0:
         return own
-    most = min(1 + math.sqrt(own / (factor * of_dual)), 1 / max(mixed, _ULP))
-    return own * most / (most - 1) + factor * most * of_dual if most > 1 else np.inf
+    most = min(1 + math.sqrt(own / (factor * fenchel_terms)), 1 / max(mixed, _ULP))
+    return own * most / (most - 1) + factor * most * fenchel_terms if most > 1 else np.inf
 
 
 def _is_exact(objective: Objective, snapshot: Snapshot) -> bool:

@@ -1,18 +1,19 @@
-r"""A bound of a gradient in the inverse of a Hessian of which a Gram matrix has no digits.
+r"""Bound gradients in the inverse of a Hessian that is too ill-conditioned for a Gram matrix.
 
-Let R be the triangle of the weighted rows, and :math:`b_i = R^{-T} x_i` the rows in coordinates in
-which they are nearly orthonormal. With :math:`\sigma` at least the least singular value of the rows
-:math:`\sqrt{w_i}\, b_i`, a gradient :math:`g = \sum_i u_i x_i` has
+Let R be the triangle of a QR factorisation of the weighted rows, and :math:`b_i = R^{-T} x_i` the
+rows in coordinates in which they are nearly orthonormal. If :math:`\sigma` is a lower bound of the
+singular values of the rows :math:`\sqrt{w_i}\, b_i`, a gradient :math:`g = \sum_i u_i x_i`
+satisfies
 
 .. math:: g^T H^{-1} g \le \|\sum_i u_i b_i\|^2 / \sigma^2, \qquad H = \sum_i w_i x_i x_i^T
 
-with any R: that of a QR factorisation makes :math:`\sigma` nearly 1. A row's solution of a
-triangular system is off by at most :math:`\kappa = c u \| |R| |R^{-1}| \|` times its norm (Higham
-2002, theorem 8.5), so that all can be said up to a condition of about 1e12; of a Gram matrix it is
-1e7.
+This holds for any R; with a QR factorisation :math:`\sigma` is nearly 1. The computed solution of a
+triangular system differs from the exact one by at most :math:`\kappa = c u \| |R| |R^{-1}| \|`
+times its norm (Higham 2002, theorem 8.5). The bound is therefore useful up to a condition number of
+about 1e12; with a Gram matrix the limit is 1e7.
 
-Columns that are sums of others but for rounding are left out. The gradient along the part of them
-that is left is bounded beside it.
+Columns that are sums of others up to rounding are left out. The gradient along the rest of these
+columns has a separate bound.
 """
 
 from __future__ import annotations
@@ -29,23 +30,25 @@ from provenglm.types import NumPyArray
 _UNIT = 2.0**-53
 
 LARGEST_RATIO = 1e4
-"""Where columns are sums of others but for rounding, larger coefficients fit the rounding."""
+"""The bound holds for coefficients up to this many times as large, if columns are sums of others up
+to rounding. Larger coefficients would only fit the rounding errors."""
 
 _LEAST = 0.5
-"""Of the singular values in these coordinates: with less there is no statement."""
+"""Nothing is proven if a singular value in these coordinates is smaller."""
 
 
-class RowsOfAProof(NamedTuple):
-    """Some rows.
+class ProofRows(NamedTuple):
+    """Some rows, with the terms of gradient and Hessian.
 
     Attributes
     ----------
     features : numpy.ndarray, (m, w)
-        Each number with at most two roundings.
+        The features; each number has at most two rounding errors.
     share, weight : numpy.ndarray, (m,)
     residual : numpy.ndarray, (m, K)
-        The gradient is the sum of share times residual times features, the Hessian that of weights
-        times their products. Of classes, with the sum 0 over them, it is the same for each.
+        The residuals. The gradient is the sum of share times residual times features, and the
+        Hessian the sum of weight times the products of the features. With classes, residuals sum to
+        0 over the classes, and the Hessian is the same for each class.
     """
 
     features: NumPyArray
@@ -54,33 +57,34 @@ class RowsOfAProof(NamedTuple):
     residual: NumPyArray
 
 
-class Rotated(NamedTuple):
-    """What is proven of a gradient.
+class QrBounds(NamedTuple):
+    """The bounds for a gradient and for the rows.
 
     Attributes
     ----------
     norm : float
-        In the inverse of the Hessian, at most, for residuals that are exact.
-    of_noise : float
-        Times the root mean square of what rows of residuals are off, it is added to that.
+        An upper bound of the gradient's norm in the inverse of the Hessian, if the residuals are
+        exact.
+    noise_factor : float
+        If the residuals have errors, this factor times their root mean square is added to `norm`.
     norms : numpy.ndarray, (n,)
-        Of the rows in the inverse of the Hessian, at most.
+        Upper bounds of the rows' norms in the inverse of the Hessian.
     left : float
-        The sum of the gradient's numbers along what is left of the columns that are left out, each
-        for a column of norm 1.
+        An upper bound of the sum of the gradient's entries for the columns that are left out, minus
+        their combinations of other columns, each scaled to norm 1.
     sizes : numpy.ndarray, (w,)
-        Root mean squares of the columns.
+        The root mean squares of the columns.
     """
 
     norm: float
-    of_noise: float
+    noise_factor: float
     norms: NumPyArray
     left: float
     sizes: NumPyArray
 
 
-def rotated(blocks: Callable[[], Iterable[RowsOfAProof]], width: int) -> Rotated | None:
-    """Return the bound, in two passes over the rows; None for no statement."""
+def qr_bounds(blocks: Callable[[], Iterable[ProofRows]], width: int) -> QrBounds | None:
+    """Return the bounds, in two passes over the rows; None if nothing can be proven."""
     weighted = (rows.features * np.sqrt(rows.weight)[:, None] for rows in blocks())
     upper = triangle(weighted, width)
     if not np.isfinite(upper).all():
@@ -94,7 +98,7 @@ def rotated(blocks: Callable[[], Iterable[RowsOfAProof]], width: int) -> Rotated
         return None
     gram: NumPyArray = np.zeros((count, count))
     total: NumPyArray | float = 0.0
-    of_weights = of_shares = of_residuals = 0.0
+    weighted_square = shared_square = residual_square = 0.0
     left, sizes, norms, longest, parts = np.zeros(len(basis.rest)), np.zeros(width), [], 0, 0
     for rows in blocks():
         own = rows.features[:, basis.base]
@@ -103,9 +107,9 @@ def rotated(blocks: Callable[[], Iterable[RowsOfAProof]], width: int) -> Rotated
         gram += scaled.T @ scaled
         total += turned.T @ (rows.share[:, None] * rows.residual)
         squares = np.square(turned).sum(axis=1)
-        of_weights += float(rows.weight @ squares)
-        of_shares += float(rows.share @ squares)
-        of_residuals += float(rows.share @ np.square(rows.residual).sum(axis=1))
+        weighted_square += float(rows.weight @ squares)
+        shared_square += float(rows.share @ squares)
+        residual_square += float(rows.share @ np.square(rows.residual).sum(axis=1))
         norms.append(np.sqrt(squares))
         rest = rows.features[:, basis.rest]
         rounding = np.abs(rest) + np.abs(own) @ np.abs(basis.factors)
@@ -114,18 +118,18 @@ def rotated(blocks: Callable[[], Iterable[RowsOfAProof]], width: int) -> Rotated
         sizes += rows.share @ np.square(rows.features)
         longest, parts = max(longest, len(own)), parts + 1
     sums = (longest + parts + 16) * _UNIT
-    off = float(np.linalg.norm(gram - np.eye(count))) + sums * of_weights
-    least = np.sqrt(max(1 - off, 0.0)) - 1.01 * kappa * np.sqrt(of_weights)
+    off = float(np.linalg.norm(gram - np.eye(count))) + sums * weighted_square
+    least = np.sqrt(max(1 - off, 0.0)) - 1.01 * kappa * np.sqrt(weighted_square)
     if not least >= _LEAST:
         return None
-    of_noise = 1.02 * np.sqrt(of_shares) / least
+    noise_factor = 1.02 * np.sqrt(shared_square) / least
     norm = 1.01 * float(np.linalg.norm(total)) / least
-    residual, sizes = np.sqrt(of_residuals), np.sqrt(sizes)
-    norm += of_noise * (kappa + sums) * residual
+    residual, sizes = np.sqrt(residual_square), np.sqrt(sizes)
+    norm += noise_factor * (kappa + sums) * residual
     ratios = np.sqrt(left) / np.where(sizes[basis.rest] > 0, sizes[basis.rest], 1.0)
-    return Rotated(
+    return QrBounds(
         norm=norm,
-        of_noise=of_noise,
+        noise_factor=noise_factor,
         norms=(1.02 / least) * np.concatenate(norms),
         left=1.01 * float(residual * ratios.sum()),
         sizes=sizes,

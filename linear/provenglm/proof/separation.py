@@ -33,13 +33,13 @@ from provenglm.types import NumPyArray
 _MOST_WEIGHTS, _MOST_NUMBERS = 1000, 2e7
 """Larger problems are not checked: factors take a second, and the margins 160 MB."""
 
-_MOST_OF_PROGRAM = 1e6
+_MAX_PROGRAM_SIZE = 1e6
 """The largest number of entries in the linear program, which then takes some seconds."""
 
 _SAME = 1e-8
 """The margin of a row of length 1 is 0 up to rounding if it is smaller."""
 
-_OF_PROGRAM = 1e-6
+_PROGRAM_TOLERANCE = 1e-6
 """The same threshold for a solution of the linear program, which has a tolerance of 1e-7."""
 
 
@@ -95,17 +95,17 @@ def _has_column(objective: Objective) -> bool:
 
 
 def _signs(block: Block, loss: Loss) -> tuple[NumPyArray, NumPyArray]:
-    """Return how many numbers of each group and column are above 0, and below 0.
+    """Return the counts of numbers above 0 and below 0, for each group and column.
 
-    Counts are compared instead of sums, because 1e17 - 1 is 1e17.
+    Counts are used instead of sums, because 1e17 - 1 is 1e17 in float64.
     """
     features: Any = block.raw
     kept = np.flatnonzero(block.share > 0)
     group = loss.observed(block.exact_target)[kept]
     group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
     shape = max(2, loss.outputs), len(block)
-    of_groups = csr_array((np.ones(len(kept)), (group, kept)), shape)
-    above, below = of_groups @ (features > 0), of_groups @ (features < 0)
+    group_indicator = csr_array((np.ones(len(kept)), (group, kept)), shape)
+    above, below = group_indicator @ (features > 0), group_indicator @ (features < 0)
     if issparse(above):
         above, below = above.toarray(), below.toarray()
     return np.asarray(above, np.float64), np.asarray(below, np.float64)
@@ -120,7 +120,7 @@ class _Place(NamedTuple):
 
 
 def _pairs(block: Block, loss: Loss, distance: float) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
-    """Return rows, classes other than their own, and whether the pair's gain exceeds `distance`.
+    """Return rows, classes other than their own, and whether a pair's gain exceeds `distance`.
 
     The largest possible gain is the share times the other class's probability, or times the mean
     at a target 0.
@@ -150,7 +150,7 @@ def _drawn(
     place: _Place,
     directions: NumPyArray,
 ) -> list[NumPyArray]:
-    """Return the margins of about a part of the pairs whose gain exceeds `distance`."""
+    """Return the margins of some of the pairs whose gain exceeds `distance`."""
     rows, others, stays = _pairs(block, loss, distance)
     chosen = np.flatnonzero(stays)
     is_drawn = np.random.default_rng(block.start).random(len(chosen)) <= part
@@ -161,9 +161,9 @@ def _drawn(
 def _moves(
     block: Block, loss: Loss, distance: float, place: _Place, directions: NumPyArray
 ) -> tuple[list[NumPyArray], list[NumPyArray]]:
-    """Return the margins that are not 0, of pairs whose gain exceeds `distance` and of others.
+    """Return the nonzero margins of pairs whose gain exceeds `distance`, and those of other pairs.
 
-    Of the former a triangle with the same products stands for all.
+    The former are replaced by a triangle with the same products.
     """
     rows, others, stays = _pairs(block, loss, distance)
     margins = _margins(block, loss, place, rows, others, directions)
@@ -233,7 +233,7 @@ def _some_direction(margins: NumPyArray) -> bool:
     count = margins.shape[1]
     if count == 1:
         return bool((margins > 0).all() or (margins < 0).all())
-    if margins.size > _MOST_OF_PROGRAM:
+    if margins.size > _MAX_PROGRAM_SIZE:
         return False
     found = linprog(
         -margins.sum(axis=0), A_ub=-margins, b_ub=np.zeros(len(margins)), bounds=(-1, 1)
@@ -241,4 +241,4 @@ def _some_direction(margins: NumPyArray) -> bool:
     if found.x is None:
         return False
     gained = margins @ found.x
-    return bool(gained.min() >= -_OF_PROGRAM and gained.max() > 1e3 * _OF_PROGRAM)
+    return bool(gained.min() >= -_PROGRAM_TOLERANCE and gained.max() > 1e3 * _PROGRAM_TOLERANCE)

@@ -19,10 +19,10 @@ from provenglm.types import NumPyArray
 def _routine(name: str) -> Any:
     """Return a BLAS routine. All its arguments are addresses."""
     capsule = cython_blas.__pyx_capi__[name]
-    of_python: Any = ctypes.pythonapi
-    name_of = ctypes.PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", of_python))
+    python_api: Any = ctypes.pythonapi
+    name_of = ctypes.PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", python_api))
     address_of = ctypes.PYFUNCTYPE(c_void_p, py_object, c_char_p)(
-        ("PyCapsule_GetPointer", of_python)
+        ("PyCapsule_GetPointer", python_api)
     )
     return ctypes.CFUNCTYPE(None, *[c_void_p] * 10)(address_of(capsule, name_of(capsule)))
 

@@ -103,7 +103,7 @@ class Chunks:
             raise TypeError(f"Chunks needs arrays, frames or paths, got {_short(parts)}")
         given = [parts] if is_one else list(parts)
         columns = _columns(given)
-        self._set([_part(k, one) for k, one in enumerate(given)], columns, memory_limit)
+        self._set([_checked_part(k, one) for k, one in enumerate(given)], columns, memory_limit)
 
     @classmethod
     def from_parquet(
@@ -311,7 +311,7 @@ def parsed_limit(given: int | str | None) -> int | None:
     return count
 
 
-def _part(k: int, given: Any) -> Part:
+def _checked_part(k: int, given: Any) -> Part:
     """Return a chunk that the user gave as a part, after checking it."""
     name = f"chunk {k}"
     if isinstance(given, _PATHS):

@@ -17,7 +17,7 @@ from provenglm.rows.centred import (
     is_identity,
     write_centred,
 )
-from provenglm.rows.csr import CsrRows, made_of
+from provenglm.rows.csr import CsrRows, csr_from_parts
 from provenglm.rows.dense import DenseRows
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -56,7 +56,7 @@ class ScaledRows:
         if isinstance(block, csr_array):
             data = in_coordinates(block.data, block.indices, self._coordinates)
             data = data.astype(self.dtype, copy=False)
-            return made_of(data, block.indices, block.indptr, block.shape)
+            return csr_from_parts(data, block.indices, block.indptr, block.shape)
         return self._write(block, np.empty(block.shape, self.dtype))
 
     def precise(self) -> ScaledRows:
@@ -80,7 +80,7 @@ class ScaledRows:
         else:
             blocks = workers.map(lambda part: self.block(part).data, self.slices())
             data = np.concatenate(list(blocks))
-        return made_of(data, whole.indices, whole.indptr, whole.shape)
+        return csr_from_parts(data, whole.indices, whole.indptr, whole.shape)
 
     def _write(self, block: NumPyArray, out: NumPyArray) -> NumPyArray:
         with np.errstate(over="ignore"):

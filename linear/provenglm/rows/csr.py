@@ -65,10 +65,10 @@ class CsrRows:
         start, stop, _ = rows.indices(self.shape[0])
         block = self._blocks.get((start, stop))
         if block is None:
-            part = slice(int(indptr[start]), int(indptr[stop]))
-            block = made_of(
-                whole.data[part],
-                whole.indices[part],
+            entries = slice(int(indptr[start]), int(indptr[stop]))
+            block = csr_from_parts(
+                whole.data[entries],
+                whole.indices[entries],
                 (indptr[start : stop + 1] - indptr[start]).astype(whole.indices.dtype, copy=False),
                 (stop - start, self.shape[1]),
             )
@@ -103,7 +103,7 @@ class CsrRows:
         return data, indices.view(f"u{indices.itemsize}"), indptr.view(f"u{indptr.itemsize}")
 
 
-def made_of(
+def csr_from_parts(
     data: NumPyArray, indices: NumPyArray, indptr: NumPyArray, shape: tuple[int, ...]
 ) -> csr_array:
     """Return a CSR matrix that shares the given arrays.

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from provenglm import constants
-from provenglm.rows.csr import made_of
+from provenglm.rows.csr import csr_from_parts
 from provenglm.types import NumPyArray
 
 _MOST_OF_FLOAT32 = 1 << 24
@@ -40,11 +40,11 @@ def canonical(name: str, features: csr_array) -> csr_array:
         indices = indices.astype(np.int32, copy=False)
         indptr = indptr.astype(np.int32, copy=False)
     stored = int(indptr[-1])
-    rows = made_of(data[:stored], indices[:stored], indptr, (n, p))
+    rows = csr_from_parts(data[:stored], indices[:stored], indptr, (n, p))
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
-    return made_of(as_float(rows.data), rows.indices, rows.indptr, (n, p))
+    return csr_from_parts(as_float(rows.data), rows.indices, rows.indptr, (n, p))
 
 
 def as_float(data: NumPyArray) -> NumPyArray:

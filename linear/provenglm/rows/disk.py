@@ -1,4 +1,4 @@
-"""Rows that are not in memory, or not in one array: read a block at a time."""
+"""Rows that are on disk, or in several arrays; they are read in blocks."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from provenglm.types import NumPyArray
 
 
 def on_disk(features: object) -> bool:
-    """Whether the rows of some features are read in blocks and never copied as a whole."""
+    """Return whether the rows of these features are read in blocks and never copied as a whole."""
     if isinstance(features, np.ndarray):
         root = mapped_root(features) if features.nbytes > constants.SMALL else None
-        # A private copy has changes that are in memory alone.
+        # The file does not have the changes of a private copy.
         return root is not None and root.mode != "c"
     return isinstance(features, Chunks)
 
 
 def parts_in(features: NumPyArray | Chunks) -> list[Part]:
-    """Return the parts that such features consist of."""
+    """Return the parts of features that are on disk."""
     return features.parts if isinstance(features, Chunks) else [part_of(features)]
 
 
 class DiskRows:
     """The rows of several parts, one after the other.
 
-    Where blocks begin depends on the number of rows and their width alone: the same data give the
-    same bits, whatever the parts are.
+    The blocks depend only on the number of rows and their width. The result of a fit is therefore
+    identical for any division into parts.
 
     Parameters
     ----------
     parts : list of Part
-        All of the same width and dtype.
+        Parts of the same width and dtype.
     dtype : numpy dtype, optional
-        As of `DenseRows`.
-    every : int
-        A pass reads one block in `every`.
+        As in `DenseRows`.
+    stride : int
+        A pass reads one block in `stride`.
     """
 
     is_sparse, is_on_disk = False, True
 
     def __init__(
-        self, parts: list[Part], dtype: np.dtype[Any] | None = None, every: int = 1
+        self, parts: list[Part], dtype: np.dtype[Any] | None = None, stride: int = 1
     ) -> None:
         self._parts = parts
-        self._every = every
+        self._stride = stride
         starts = np.cumsum([0, *(part.shape[0] for part in parts)])
         self._starts: list[int] = starts.tolist()
         self.shape: tuple[int, ...] = (self._starts[-1], parts[0].shape[1])
@@ -59,20 +59,20 @@ class DiskRows:
         self.dtype = dtype or np.dtype(np.float32 if exact else np.float64)
 
     def slices(self) -> list[slice]:
-        """Return the blocks of one pass, in order: those of an array of this shape."""
+        """Return the blocks of one pass, in order."""
         n, p = self.shape
-        return slices_of(n, p, self.dtype.itemsize)[self._every // 2 :: self._every]
+        return slices_of(n, p, self.dtype.itemsize)[self._stride // 2 :: self._stride]
 
     def block(self, rows: slice) -> NumPyArray:
-        """Return the rows of a slice, converted; not to be written to."""
+        """Return the rows of a slice, converted. The result must not be modified."""
         return self._read(rows.start, rows.stop).astype(self.dtype, copy=False)
 
     def pick(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, converted: an array of the caller's own."""
+        """Return rows by their indices, converted, as a new array."""
         return self.take(rows).astype(self.dtype, copy=False)
 
     def take(self, rows: NumPyArray) -> NumPyArray:
-        """Return rows by their indices, as they are stored; read in their order on the disk."""
+        """Return rows by their indices, in the stored dtype; the file is read in its order."""
         order = np.argsort(rows, kind="stable")
         ascending = np.asarray(rows)[order]
         taken = np.empty((len(rows), self.shape[1]), self._stored)
@@ -85,15 +85,15 @@ class DiskRows:
 
     @property
     def is_cut_freely(self) -> bool:
-        """Whether a block is read without those beside it."""
+        """Whether a block can be read without the rows next to it."""
         return not any(part.is_whole for part in self._parts)
 
-    def thinned(self, every: int) -> DiskRows:
-        """Return the same rows, of which a pass reads one block in `every`."""
-        return DiskRows(self._parts, self.dtype, every)
+    def subsampled(self, stride: int) -> DiskRows:
+        """Return the same rows with passes that read one block in `stride`."""
+        return DiskRows(self._parts, self.dtype, stride)
 
     def precise(self) -> DiskRows:
-        """Return the same rows, handed out in float64."""
+        """Return the same rows with blocks in float64."""
         return DiskRows(self._parts, np.dtype(np.float64))
 
     def _read(self, start: int, stop: int) -> NumPyArray:
@@ -102,6 +102,6 @@ class DiskRows:
         while start < stop or not blocks:
             first = self._starts[k]
             end = min(stop, self._starts[k + 1])
-            blocks.append(self._parts[k].read(start - first, end - first, self._every == 1))
+            blocks.append(self._parts[k].read(start - first, end - first, self._stride == 1))
             start, k = end, k + 1
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)

@@ -22,7 +22,7 @@ from provenglm.rows.base import Rows
 from provenglm.rows.blas import add_products
 from provenglm.rows.blocks import slices_of
 from provenglm.rows.centred import Coordinates, Scaled, write_centred
-from provenglm.rows.csr import CsrRows, made_of, transposed
+from provenglm.rows.csr import CsrRows, csr_from_parts, transposed
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -86,8 +86,8 @@ def gram_of_block(block: Any, weights: Weights, *, ones: bool = False) -> NumPyA
         and the classes of a column are adjacent.
     """
     if issparse(block):
-        return _joined(_of_csr(block, weights).matrices(ones), weights)
-    return _joined(_of_array(block, weights, ones), weights)
+        return _joined(_csr_sums(block, weights).matrices(ones), weights)
+    return _joined(_array_products(block, weights, ones), weights)
 
 
 def gram(
@@ -136,19 +136,21 @@ def gram(
         coordinates = Scaled(center, inverse)
     width = rows.shape[1] if columns is None else len(columns)
 
-    def of_csr(group: list[slice]) -> _CsrSums:
+    def sum_csr_group(group: list[slice]) -> _CsrSums:
         whole = slice(group[0].start, group[-1].stop)
         block: Any = (
             reading.block(rows, whole) if chosen is None else reading.pick(rows, chosen[whole])
         )
         # Centring needs the sums of the columns.
-        return _of_csr(block if columns is None else block[:, columns], _part(weights, whole))
+        return _csr_sums(
+            block if columns is None else block[:, columns], _weights_of(weights, whole)
+        )
 
     is_copied = coordinates is not None or columns is not None
     # A copy of few columns combines the rows of several blocks.
     size = constants.BLOCK_BYTES // max(1, width * np.dtype(dtype).itemsize) if is_copied else 0
 
-    def of_arrays(group: list[slice]) -> NumPyArray:
+    def sum_array_group(group: list[slice]) -> NumPyArray:
         first, pieces = group[0].start, _together(group, size)
         if chosen is not None:
             # All at once: if rows are decoded in large parts, each call would read a part again.
@@ -165,7 +167,7 @@ def gram(
                 else:
                     block = gathered[part.start - first : part.stop - first]
                 if buffer is None:
-                    return block, _part(weights, part)
+                    return block, _weights_of(weights, part)
                 if columns is not None:
                     block = block[:, columns]
                 out = buffer[part.start - start : part.stop - start]
@@ -174,7 +176,7 @@ def gram(
                 else:
                     write_centred(block, coordinates, out)
             assert buffer is not None
-            return buffer[: stop - start], _part(weights, slice(start, stop))
+            return buffer[: stop - start], _weights_of(weights, slice(start, stop))
 
         total = np.zeros((_count(weights), width + ones, width + ones), dtype)
         # Scale in place if the piece is used only once.
@@ -183,9 +185,9 @@ def gram(
 
     parts = groups(rows, width, chosen)
     if not rows.is_sparse:
-        total = reduce(_added, workers.map(of_arrays, parts, together=1))
+        total = reduce(_added, workers.map(sum_array_group, parts, together=1))
         return _joined(total, weights)
-    sums = reduce(_CsrSums.add, workers.map(of_csr, parts, together=1))
+    sums = reduce(_CsrSums.add, workers.map(sum_csr_group, parts, together=1))
     if coordinates is not None:
         sums.move(coordinates)
     return _joined(sums.matrices(ones), weights)
@@ -201,8 +203,8 @@ def groups(rows: Rows, width: int, chosen: NumPyArray | None = None) -> list[lis
     slices = reading.slices(rows) if chosen is None else slices_of(len(chosen), width, 8)
     most = max(constants.BLOCK_ROWS, width)
     if isinstance(rows, CsrRows) and rows.numbers:
-        of_a_row = width * rows.numbers / (rows.shape[0] * rows.shape[1])
-        most = max(most, math.ceil((width / of_a_row) ** 2))
+        stored_per_row = width * rows.numbers / (rows.shape[0] * rows.shape[1])
+        most = max(most, math.ceil((width / stored_per_row) ** 2))
     return _together(slices or [slice(0, 0)], most)
 
 
@@ -216,7 +218,7 @@ def _together(parts: Sequence[slice], most: int) -> list[list[slice]]:
     return found
 
 
-def _part(weights: Weights, part: slice) -> Weights:
+def _weights_of(weights: Weights, part: slice) -> Weights:
     if isinstance(weights, ClassWeights):
         return ClassWeights(weights.probability[part], weights.share[part])
     return weights[part]
@@ -240,7 +242,7 @@ def _count(weights: Weights) -> int:
     return classes * (classes + 1) // 2
 
 
-def _of_array(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:
+def _array_products(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:
     n, p = block.shape
     parts = slices_of(n, p, block.itemsize)
     if block.strides[0] < block.strides[1]:
@@ -251,7 +253,7 @@ def _of_array(block: NumPyArray, weights: Weights, ones: bool) -> NumPyArray:
         ]
     width = p + ones
     total = np.zeros((_count(weights), width, width), block.dtype)
-    _add_pieces(total, ((block[part], _part(weights, part)) for part in parts))
+    _add_pieces(total, ((block[part], _weights_of(weights, part)) for part in parts))
     return total
 
 
@@ -352,13 +354,13 @@ class _CsrSums(NamedTuple):
         return total
 
 
-def _of_csr(block: csr_array, weights: Weights) -> _CsrSums:
+def _csr_sums(block: csr_array, weights: Weights) -> _CsrSums:
     """Return the sums over the rows of a CSR matrix."""
     columns = transposed(block)
     products, sums, totals = [], [], []
     for weight in _pairs(weights):
         data = block.data * np.repeat(weight, np.diff(block.indptr))
-        weighted = made_of(data, block.indices, block.indptr, block.shape)
+        weighted = csr_from_parts(data, block.indices, block.indptr, block.shape)
         products.append((columns @ weighted).T.toarray())
         sums.append(columns @ weight)
         totals.append([weight.sum()])

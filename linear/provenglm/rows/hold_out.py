@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 
 from provenglm.arguments import check_finite
 from provenglm.rows.chunks import Chunks
-from provenglm.rows.large import joined
+from provenglm.rows.disk_checks import joined
 from provenglm.rows.non_numeric import array_of
 from provenglm.rows.parts import Part, cut
 from provenglm.types import NumPyArray
@@ -34,7 +34,7 @@ def split(
     n = len(chunks)
     if n < 2:
         raise ValueError(f"{chunks!r} has one row, and a split needs two: give more rows")
-    of_rows = [_of_rows(k, array, chunks) for k, array in enumerate(arrays)]
+    row_arrays = [_row_array(k, array, chunks) for k, array in enumerate(arrays)]
     step = max(1, n // _STRIPS)
     starts = np.cumsum([0, *chunks.lengths])
     bounds = np.unique(np.concatenate([np.arange(0, n, step), starts]))
@@ -43,12 +43,12 @@ def split(
     chosen = check_random_state(random_state).permutation(strips)[:count]
     is_test = np.repeat(np.isin(np.arange(strips), chosen), np.diff(bounds))
     found: list[Any] = [chunks.made_of(_parts(chunks, kept)) for kept in (~is_test, is_test)]
-    for array in of_rows:
+    for array in row_arrays:
         found += [array[~is_test], array[is_test]]
     return found
 
 
-def _of_rows(k: int, array: object, chunks: Chunks) -> NumPyArray:
+def _row_array(k: int, array: object, chunks: Chunks) -> NumPyArray:
     values = array_of(joined(f"array {k}", array, chunks))
     if values.shape[:1] != (len(chunks),):
         raise ValueError(

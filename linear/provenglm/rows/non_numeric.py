@@ -32,7 +32,7 @@ NumPy."""
 _NESTED = re.compile(r"(large_)?(struct|list|array|map|fixed_size_list)", re.IGNORECASE)
 """The beginnings of the names of dtypes whose values have several parts."""
 
-_OF_DATES = (
+_DATE_TYPES = (
     *(datetime.date, datetime.time, datetime.timedelta),
     *(np.datetime64, np.timedelta64),
 )
@@ -170,7 +170,7 @@ def first_no_number(values: NumPyArray) -> int | None:
 
 def is_date(value: object) -> bool:
     """Return whether a value is a date, a time, a duration or a period."""
-    return isinstance(value, _OF_DATES) or type(value).__name__ in ("Period", "NaTType")
+    return isinstance(value, _DATE_TYPES) or type(value).__name__ in ("Period", "NaTType")
 
 
 def is_missing(value: object) -> bool:

@@ -280,10 +280,10 @@ def _common_dtype(path: str, schema: Any, names: list[str]) -> np.dtype[Any]:
 
 
 def _check_size(path: str, k: int, size: int, limit: int | None) -> None:
-    room = (limit or DEFAULT_MEMORY) // (2 * _KEPT)
-    if limit is not None and size > room:
+    largest = (limit or DEFAULT_MEMORY) // (2 * _KEPT)
+    if limit is not None and size > largest:
         raise ValueError(
             f"row group {k} of {path} has {size / 1e6:,.0f} MB, and with memory_limit={limit} it "
-            f"may have {room / 1e6:,.0f}: write smaller ones (row_group_size of "
+            f"may have {largest / 1e6:,.0f}: write smaller ones (row_group_size of "
             "pyarrow.parquet.write_table), or give more"
         )

@@ -1,10 +1,9 @@
-"""The rows of a data set with what belongs to each of them, and the one verb that goes over them.
+"""The rows of a data set with their targets, shares and offsets, and all sums over them.
 
-All sums over rows are taken by `Table.sum`: it calls a function once per block of rows, and adds
-the results in a fixed order. Rows in memory may have a table of scores as well, which the function
-gets a part of. Rows that are far away (files, other processes) have none: their scores are computed
-again, from the features, wherever a function asks for them. So nothing with a number for each row
-is kept between two calls.
+`Table.sum` calls a function once per block of rows and adds the results in a fixed order. For rows
+in memory a table of scores may be kept, and the function gets its part for the block. For rows in
+files or in other processes no array with a number per row is kept between two calls: scores are
+computed from the features whenever a function needs them.
 """
 
 from __future__ import annotations
@@ -28,11 +27,12 @@ from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 _GROUP, _LEAST_GROUPS = 8, 32
-"""The results of so many blocks are added by one thread, if there are at least so many groups."""
+"""One thread adds the results of up to `_GROUP` blocks; there are at least `_LEAST_GROUPS`
+groups."""
 
 
 class Linear(NamedTuple):
-    """A linear model, small enough to be sent to where the rows are.
+    """A linear model, which can be sent to the process that has the rows.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Linear(NamedTuple):
     bias : numpy.ndarray, () or (K,)
         The intercepts, in float64.
     center : numpy.ndarray, (p,), optional
-        What is subtracted from the features first.
+        The centres to subtract from the features.
     """
 
     weights: NumPyArray
@@ -49,12 +49,12 @@ class Linear(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is kept for all rows in memory at a point.
+    """The arrays with numbers for all rows that are kept for a point, for rows in memory.
 
     Attributes
     ----------
     scores : numpy.ndarray, (n,) or (n, K)
-        Offsets included.
+        The scores, including offsets.
     residuals : numpy.ndarray, scores' shape, optional
     """
 
@@ -63,19 +63,19 @@ class Kept(NamedTuple):
 
 
 class Block:
-    """Some consecutive rows, and what belongs to each of them.
+    """Consecutive rows with their targets, shares and offsets.
 
     Parameters
     ----------
     table : Table
     index : int
-        The number of the block.
+        The index of the block.
     part : slice
-        The rows in the table.
+        The indices of the rows in the table.
     at : Linear, optional
-        The model that `scores` are for.
+        The model whose scores `scores` returns.
     kept : Kept, optional
-        Tables for this model, instead of computing its scores.
+        The kept scores and residuals of this model.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Block:
 
     @property
     def start(self) -> int:
-        """The number of the first row among all."""
+        """The index of the first row in the whole data set."""
         return int(self._table.start + self.part.start)
 
     @property
@@ -108,14 +108,14 @@ class Block:
 
     @property
     def features(self) -> Features:
-        """The features less the model's center."""
+        """The features minus the centres of the model."""
         if self._at is not None and self._at.center is not None:
             return self.raw - self._at.center
         return self.raw
 
     @property
     def target(self) -> NumPyArray:
-        """The targets, (b,): classes as they are, numbers in the features' dtype."""
+        """The targets, (b,). Numbers have the dtype of the features; classes stay as they are."""
         target = self._table.target[self.part]
         if target.dtype.kind in "iu":
             return target
@@ -123,12 +123,12 @@ class Block:
 
     @property
     def exact_target(self) -> NumPyArray:
-        """The targets, (b,), as they are."""
+        """The targets, (b,), in their own dtype."""
         return self._table.target[self.part]
 
     @property
     def share(self) -> NumPyArray:
-        """The shares, (b,), in float64; those of all rows sum to 1."""
+        """The shares, (b,), in float64. The shares of all rows sum to 1."""
         return np.ascontiguousarray(self._table.share[self.part])
 
     @property
@@ -136,10 +136,10 @@ class Block:
         """The offsets, (b,) or (b, K), or None."""
         return None if self._table.offset is None else self._table.offset[self.part]
 
-    def beside(self, bias: NumPyArray | float) -> NumPyArray:
-        """Return intercepts plus offsets, in the features' dtype.
+    def bias_with_offsets(self, bias: NumPyArray | float) -> NumPyArray:
+        """Return intercepts plus offsets, in the dtype of the features.
 
-        The sum of the two is taken in float64, because both may be large and cancel.
+        The sum is computed in float64, because both may be large and cancel.
         """
         dtype, offset = self._table.rows.dtype, self.offset
         return np.asarray(bias if offset is None else bias + offset, dtype)
@@ -155,13 +155,13 @@ class Block:
 
     @property
     def scores(self) -> NumPyArray:
-        """The scores of the model, (b,) or (b, K), offsets included."""
+        """The scores of the model with offsets, (b,) or (b, K)."""
         if self._kept is not None:
             return self._kept.scores[self.part]
         if self._scores is None:
             assert self._at is not None
             weights, bias, _ = self._at
-            beside = self.beside(bias)
+            beside = self.bias_with_offsets(bias)
             if weights.any():
                 self._scores = self.features @ weights
                 self._scores += beside
@@ -176,14 +176,14 @@ class Block:
 
     @property
     def residuals(self) -> NumPyArray | None:
-        """The residuals, if there is a table of them."""
+        """The residuals, if they are kept; otherwise None."""
         kept = self._kept
         return None if kept is None or kept.residuals is None else kept.residuals[self.part]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with targets, shares and offsets.
+    """The rows of a data set with targets, shares and offsets.
 
     Parameters
     ----------
@@ -193,9 +193,9 @@ class Table:
         The shares, in float64, which sum to 1.
     workers : Workers
     offset : numpy.ndarray, (n,) or (n, K), optional
-        What is added to the scores, in float64.
+        The offsets of the scores, in float64.
     start : int
-        The number of the first row among those of all tables.
+        The index of the first row in the whole data set, if that has several tables.
     """
 
     rows: Rows
@@ -217,8 +217,8 @@ class Table:
         return self.offset is not None
 
     @property
-    def is_far(self) -> bool:
-        """Whether nothing with a number for each row is kept: see the module's text."""
+    def is_out_of_core(self) -> bool:
+        """Whether the rows are not in memory, so that no array with a number per row is kept."""
         return self.rows.is_on_disk
 
     @property
@@ -252,10 +252,10 @@ class Table:
             offset=None if self.offset is None else self.offset[part],
         )
 
-    def thinned(self, every: int) -> Table:
-        """Return a table of rows on disk of which a sum reads one block in `every`."""
+    def subsampled(self, stride: int) -> Table:
+        """Return a table of rows on disk with sums over one block in `stride`."""
         assert isinstance(self.rows, DiskRows)
-        return replace(self, rows=self.rows.thinned(every))
+        return replace(self, rows=self.rows.subsampled(stride))
 
     def sum(
         self,
@@ -265,23 +265,23 @@ class Table:
         kept: Kept | None = None,
         reads: bool = True,
     ) -> Any:
-        """Return the sum of what a function returns for the blocks of all rows.
+        """Return the sum of a function's results for all blocks.
 
-        Numbers and arrays are added, tuples element by element; lists are concatenated, and other
-        objects added with ``+``. The order is fixed by the data.
+        Numbers and arrays are added, and tuples are added element by element. Lists are
+        concatenated. Other objects are added with ``+``. The order depends on the data alone.
 
         Parameters
         ----------
         function : callable
-            A function of a block, followed by `small`. For far rows it is a function of a module,
-            and `small` are arguments that can be pickled.
+            A function of a block and of `small`. For rows in other processes it must be a function
+            of a module, and `small` must be arguments that can be pickled.
         at : Linear, optional
-            The model whose scores the function asks for.
+            The model whose scores the function needs.
         kept : Kept, optional
-            Its tables, of rows in memory.
+            The kept scores and residuals of this model, for rows in memory.
         reads : bool
-            Whether the function needs features. If not, blocks are as large as is fast for arrays
-            with a few numbers for each row.
+            Whether the function needs features. Otherwise blocks have the best size for arrays with
+            a few numbers per row.
         """
         if reads or (at is not None and kept is None):
             slices = reading.slices(self.rows)
@@ -292,7 +292,7 @@ class Table:
             return function(Block(self, 0, slices[0], at, kept), *small)
         size = max(1, min(_GROUP, len(slices) // _LEAST_GROUPS))
 
-        def of_group(start: int) -> Any:
+        def sum_group(start: int) -> Any:
             found = None
             for index in range(start, min(start + size, len(slices))):
                 block = Block(self, index, slices[index], at, kept)
@@ -300,12 +300,12 @@ class Table:
             return found
 
         total = None
-        for found in self.workers.map(of_group, range(0, len(slices), size), together=1):
+        for found in self.workers.map(sum_group, range(0, len(slices), size), together=1):
             total = added(total, found)
         return total
 
     def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
-        """Return the sum of a function that needs no features; it is computed once.
+        """Return the sum of a function that needs no features, which is computed only once.
 
         The result must not be modified.
         """
@@ -314,12 +314,12 @@ class Table:
             self._known[key] = self.sum(function, *small, reads=False)
         return self._known[key]
 
-    def gathered(self, indices: NumPyArray, beside: int = 0) -> NumPyArray:
-        """Return some rows' features, dense and in float64, and further columns that are unset."""
-        raw = np.empty((len(indices), self.rows.shape[1] + beside))
+    def gathered(self, indices: NumPyArray, extra: int = 0) -> NumPyArray:
+        """Return rows by their indices, dense and in float64, with `extra` unset columns."""
+        raw = np.empty((len(indices), self.rows.shape[1] + extra))
         size = max(constants.LEAST_BLOCK_ROWS, len(indices) // (4 * self.workers.count))
-        # Each thread has a part of the disk.
-        order = np.argsort(indices) if self.is_far else None
+        # Each thread reads its own part of the file.
+        order = np.argsort(indices) if self.is_out_of_core else None
 
         def gather(start: int) -> None:
             part: Any = slice(start, start + size)
@@ -331,11 +331,11 @@ class Table:
         return raw
 
     def picked(self, indices: NumPyArray) -> Features:
-        """Return some rows' features in float64, in the type of a block."""
+        """Return rows by their indices, in float64 and in the type of a block."""
         return reading.pick(self.rows.precise(), indices)
 
-    def beside(self, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray | None]:
-        """Return the targets, shares and offsets of some rows."""
+    def row_data(self, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray | None]:
+        """Return targets, shares and offsets of rows by their indices."""
         offset = None if self.offset is None else self.offset[indices]
         return self.target[indices], np.asarray(self.share[indices]), offset
 
@@ -350,7 +350,7 @@ def _moments(block: Block, center: NumPyArray, wanted: NumPyArray) -> tuple[NumP
 
 
 def added(total: Any, found: Any) -> Any:
-    """Return the sum of two results; the first may be None, and may be modified."""
+    """Return the sum of two results. The first one may be None, and may be modified."""
     if total is None:
         return found
     if isinstance(total, np.ndarray) and total.shape == np.shape(found) and total.ndim:

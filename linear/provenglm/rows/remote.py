@@ -1,8 +1,8 @@
-"""Rows that live in other processes: the same verb, which is sent to where they are.
+"""Rows in other processes: functions are sent there, and their sums are returned.
 
-The rows are cut into parts. Each part is a `Table` somewhere, and a function is called once per
-part. Its results are small, and are added here in the order of a fixed tree over the parts. So the
-result does not depend on which process has which part.
+The rows are divided into parts, and each part is a `Table` in some process. A function is called
+once per part. Its results are small. They are added here, in the order of a fixed tree over the
+parts, so that the sum does not depend on which process has which part.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 _ARITY = 8
-"""The number of results that are added to one on each level of the tree."""
+"""The number of results that are added together on each level of the tree."""
 
 
-class FarRows(NamedTuple):
-    """What is known here of rows that live in other processes.
+class RemoteRows(NamedTuple):
+    """The shape and dtype of rows in other processes.
 
     Attributes
     ----------
     shape : tuple of int
     dtype : numpy.dtype
-        The dtype of their blocks: float32 or float64.
+        The dtype of the blocks: float32 or float64.
     is_sparse : bool
     """
 
@@ -41,13 +41,13 @@ class FarRows(NamedTuple):
     is_sparse: bool = False
     is_on_disk: bool = True
 
-    def precise(self) -> FarRows:
+    def precise(self) -> RemoteRows:
         """Return the same rows with blocks in float64."""
         return self._replace(dtype=np.dtype(np.float64))
 
 
-class FarTable(ABC):
-    """The table of rows in other processes. It has the verbs of `Table`.
+class RemoteTable(ABC):
+    """The table of rows in other processes, with the methods of `Table`.
 
     Parameters
     ----------
@@ -58,20 +58,20 @@ class FarTable(ABC):
         Whether there are offsets.
     """
 
-    is_far = True
+    is_out_of_core = True
 
-    def __init__(self, rows: FarRows, workers: Workers, has_offset: bool = False) -> None:
+    def __init__(self, rows: RemoteRows, workers: Workers, has_offset: bool = False) -> None:
         self.rows, self.workers, self.has_offset = rows, workers, has_offset
         self._known: dict[Any, Any] = {}
 
     @abstractmethod
     def run(self, function: Callable[..., Any], *small: Any) -> list[Any]:
-        """Return the results of a function of each part's `Table`, in the order of the parts.
+        """Call a function for the `Table` of each part; return the results in order.
 
         Parameters
         ----------
         function : callable
-            A function of a module; its first argument is the table of a part.
+            A function of a module. Its first argument is the table of a part.
         *small
             Further arguments, which are pickled.
         """
@@ -81,7 +81,7 @@ class FarTable(ABC):
         """The number of rows."""
         return self.rows.shape[0]
 
-    def precise(self) -> FarTable:
+    def precise(self) -> RemoteTable:
         """Return the same table with features in float64."""
         table = copy(self)
         table.rows = self.rows.precise()
@@ -100,35 +100,35 @@ class FarTable(ABC):
         kept: Kept | None = None,
         reads: bool = True,
     ) -> Any:
-        """Return the sum of what a function returns for all blocks: see `Table.sum`."""
+        """Return the sum of a function's results for all blocks; see `Table.sum`."""
         assert kept is None
         return _tree(self.run(_sum, self._is_precise, function, small, at, reads))
 
     def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
-        """Return the sum of a function that needs no features: see `Table.known`."""
+        """Return the sum of a function that needs no features; see `Table.known`."""
         key = function, small
         if key not in self._known:
             self._known[key] = self.sum(function, *small, reads=False)
         return self._known[key]
 
-    def gathered(self, indices: NumPyArray, beside: int = 0) -> NumPyArray:
-        """Return some rows' features, dense and in float64, and further columns that are unset."""
-        raw = np.empty((len(indices), self.rows.shape[1] + beside))
+    def gathered(self, indices: NumPyArray, extra: int = 0) -> NumPyArray:
+        """Return rows by their indices, dense and in float64, with `extra` unset columns."""
+        raw = np.empty((len(indices), self.rows.shape[1] + extra))
         for places, features in self.run(_gathered, indices):
             raw[places, : self.rows.shape[1]] = features
         return raw
 
     def picked(self, indices: NumPyArray) -> Features:
-        """Return some rows' features in float64, in the type of a block."""
+        """Return rows by their indices, in float64 and in the type of a block."""
         if not self.rows.is_sparse:
             return self.gathered(indices)
         found = self.run(_picked, indices)
         order = np.argsort(np.concatenate([places for places, _ in found]), kind="stable")
         return csr_array(vstack([features for _, features in found], format="csr"))[order]
 
-    def beside(self, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray | None]:
-        """Return the targets, shares and offsets of some rows."""
-        found = self.run(_beside, indices)
+    def row_data(self, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray | None]:
+        """Return targets, shares and offsets of rows by their indices."""
+        found = self.run(_row_data, indices)
         order = np.argsort(np.concatenate([places for places, _ in found]), kind="stable")
         target, share, offset = zip(*(values for _, values in found), strict=True)
         offsets = np.concatenate(offset)[order] if self.has_offset else None
@@ -144,12 +144,12 @@ class FarTable(ABC):
         return self.rows.dtype == np.float64
 
 
-AnyTable: TypeAlias = "Table | FarTable"
-"""The rows of a data set, wherever they are."""
+AnyTable: TypeAlias = "Table | RemoteTable"
+"""The table of a data set, in this process or in others."""
 
 
 def _tree(results: list[Any]) -> Any:
-    """Return the sum of results, added in a tree whose shape depends on their number alone."""
+    """Return the sum of the results, added in a tree whose shape depends only on their number."""
     while len(results) > 1:
         groups = [results[start : start + _ARITY] for start in range(0, len(results), _ARITY)]
         results = []
@@ -161,12 +161,12 @@ def _tree(results: list[Any]) -> Any:
     return results[0]
 
 
-def _of_dtype(table: Table, is_precise: bool) -> Table:
+def _with_dtype(table: Table, is_precise: bool) -> Table:
     return table.precise() if is_precise else table
 
 
 def _sizes(table: Table, is_precise: bool) -> list[int]:
-    return _of_dtype(table, is_precise).sizes
+    return _with_dtype(table, is_precise).sizes
 
 
 def _sum(
@@ -177,11 +177,11 @@ def _sum(
     at: Linear | None,
     reads: bool,
 ) -> Any:
-    return _of_dtype(table, is_precise).sum(function, *small, at=at, reads=reads)
+    return _with_dtype(table, is_precise).sum(function, *small, at=at, reads=reads)
 
 
 def _own(table: Table, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-    """Return the places of the table's rows among the indices, and their numbers in the table."""
+    """Return the positions of the table's rows in `indices`, and their indices in the table."""
     places = np.flatnonzero((indices >= table.start) & (indices < table.start + table.n))
     return places, indices[places] - table.start
 
@@ -196,9 +196,9 @@ def _picked(table: Table, indices: NumPyArray) -> tuple[NumPyArray, Features]:
     return places, table.picked(own)
 
 
-def _beside(table: Table, indices: NumPyArray) -> tuple[NumPyArray, Any]:
+def _row_data(table: Table, indices: NumPyArray) -> tuple[NumPyArray, Any]:
     places, own = _own(table, indices)
-    return places, table.beside(own)
+    return places, table.row_data(own)
 
 
 def _moments(table: Table, center: NumPyArray, wanted: NumPyArray) -> Any:

@@ -22,36 +22,36 @@ from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
 
 
-class _Sums(NamedTuple):
+class _BlockSums(NamedTuple):
     """Sums of some rows, in the features' own scale, centred; the intercept is last."""
 
     share: float
     gradient: NumPyArray
-    share_of_hessian: float
+    hessian_share: float
     hessian: NumPyArray | None
     curvature: float
 
 
 @dataclass(frozen=True)
-class Thinned:
+class BlockSubsample:
     """Every eighth block of an objective with one output."""
 
     objective: Objective
     table: Table
 
     @classmethod
-    def of(cls, objective: Objective, sample: int) -> Thinned | None:
+    def of(cls, objective: Objective, sample: int) -> BlockSubsample | None:
         """Return the subsample if it pays next to a sample of `sample` rows, else None."""
         rows = objective.rows
         if not isinstance(rows, DiskRows) or objective.loss.outputs > 1:
             return None
-        if not is_worth_while(rows, sample):
+        if not pays(rows, sample):
             return None
-        return cls(objective, objective.own.thinned(constants.EVERY_BLOCK))
+        return cls(objective, objective.own.subsampled(constants.BLOCK_STRIDE))
 
     def hessian(self, theta: NumPyArray) -> NumPyArray:
         """Return the Hessian at `theta`, in its coordinates, with the penalty."""
-        few = self.objective.own.thinned(constants.EVERY_BLOCK * constants.GROWTH)
+        few = self.objective.own.subsampled(constants.BLOCK_STRIDE * constants.GROWTH)
         return self._derivatives(theta, few, 1)[1]
 
     def derivatives(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
@@ -59,23 +59,23 @@ class Thinned:
         return self._derivatives(theta, self.table, constants.GROWTH)
 
     def _derivatives(
-        self, theta: NumPyArray, table: Table, of_these: int
+        self, theta: NumPyArray, table: Table, hessian_stride: int
     ) -> tuple[NumPyArray, NumPyArray]:
-        """Return gradient and Hessian; of `of_these` blocks one is used for the latter."""
+        """Return gradient and Hessian; the Hessian uses one block in `hessian_stride`."""
         objective = self.objective
         scaling, loss = objective.scaling, objective.loss
-        # Centring costs a copy, and keeps the digits of the products.
+        # Centring takes a copy, but without it the products would lose digits.
         here = Scaling(scaling.center.astype(table.rows.dtype), scaling.inverse)
-        given = loss, here, objective.centered, self._factor(table), of_these
-        sums: _Sums = table.sum(derivatives, *given, at=objective.model(theta))
+        given = loss, here, objective.centered, self._factor(table), hessian_stride
+        sums: _BlockSums = table.sum(derivatives, *given, at=objective.model(theta))
         objective.reads.rows += sum(table.sizes)
         scale = np.append(scaling.inverse, float(objective.intercept))
         gradient = sums.gradient * scale / sums.share
         assert sums.hessian is not None
-        hessian = sums.hessian * np.outer(scale, scale) / sums.share_of_hessian
+        hessian = sums.hessian * np.outer(scale, scale) / sums.hessian_share
         rare = np.zeros(len(theta)) if objective.rare is None else np.append(objective.rare, 0.0)
         # The same is done for a sample: see `Sample.hessian`.
-        curvature = sums.curvature / sums.share_of_hessian
+        curvature = sums.curvature / sums.hessian_share
         hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature * rare
         return gradient + objective.penalty * theta, hessian
 
@@ -97,9 +97,9 @@ def derivatives(
     scaling: Scaling,
     is_centred: bool,
     factor: NumPyArray | None,
-    of_these: int,
-) -> _Sums:
-    """Return the sums of a block; of `of_these` blocks one has a Hessian.
+    hessian_stride: int,
+) -> _BlockSums:
+    """Return the sums of a block, with a Hessian for one block in `hessian_stride`.
 
     Parameters
     ----------
@@ -115,19 +115,19 @@ def derivatives(
     features: Features = block.features if is_centred else block.raw - scaling.center
     slope = (residual.astype(features.dtype) @ features).astype(np.float64)
     gradient = np.append(slope, residual.sum())
-    if block.index % of_these:
-        return _Sums(float(share.sum()), gradient, 0.0, None, 0.0)
+    if block.index % hessian_stride:
+        return _BlockSums(float(share.sum()), gradient, 0.0, None, 0.0)
     curvature = loss.weight_in_hessian(scores, target) * share
-    # Shares are so small that float32 would lose them.
+    # Shares may be too small for float32.
     unit = float(share.max(initial=0.0)) or 1.0
     hessian = gram_of_block(features, curvature / unit, ones=True).astype(np.float64) * unit
     total = float(share.sum())
-    return _Sums(total, gradient, total, hessian, float(curvature.sum()))
+    return _BlockSums(total, gradient, total, hessian, float(curvature.sum()))
 
 
-def is_worth_while(rows: DiskRows, sample: int) -> bool:
+def pays(rows: DiskRows, sample: int) -> bool:
     """Whether reading every eighth block costs an eighth and gives many more rows than a sample."""
     return (
-        rows.shape[0] >= constants.EVERY_BLOCK * constants.LARGER_PART * sample
+        rows.shape[0] >= constants.BLOCK_STRIDE * constants.MIN_SUBSAMPLE_RATIO * sample
         and rows.is_cut_freely
     )
