@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import provenglm
-from provenglm import Chunks
+from provenglm import Chunks, Distributed
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chunks",
+    "Distributed",
     "GLMClassifier",
     "GLMClassifierCV",
     "GLMRegressor",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
 from provenglm.api.classifier import GLMClassifier
 from provenglm.api.regressor import GLMRegressor
 from provenglm.rows.chunks import Chunks
+from provenglm.rows.mpi import Distributed
 
 if _TYPE_CHECKING:
     from provenglm.api.classifier_cv import GLMClassifierCV
@@ -20,6 +21,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "Chunks",
+    "Distributed",
     "GLMClassifier",
     "GLMClassifierCV",
     "GLMRegressor",

@@ -226,7 +226,9 @@ def bound_without_penalty(
 
 def _table(problem: Problem) -> Table:
     """Return the rows in float64."""
-    return problem.table(Workers(0), precise=True)
+    table = problem.table(Workers(0), precise=True)
+    assert isinstance(table, Table)
+    return table
 
 
 def _moved(block: Any, center: NumPyArray | None) -> Any:

@@ -30,7 +30,10 @@ from provenglm.model.objective import Objective
 from provenglm.model.problem import Problem
 from provenglm.model.sample import Sample
 from provenglm.rows.disk import on_disk
+from provenglm.rows.far_parts import FarFeatures
 from provenglm.rows.kinds import rows_of, taken
+from provenglm.rows.remote import AnyTable
+from provenglm.workers import Workers
 
 __all__ = ["TABLE", "Plan", "Row", "Shape", "choose", "in_memory_if_small", "is_small"]
 
@@ -48,13 +51,16 @@ def is_small(problem: Problem) -> bool:
 def in_memory_if_small(problem: Problem) -> Problem:
     """Return the problem with features in one array if the data, including zeros, are small.
 
-    Rows on disk are read if `memory_limit` has room for a fit on them. Data that are mostly zeros
-    stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten times as long. A squared loss
-    with an L1 penalty is always made dense, because it needs only the products of the columns.
+    Rows on disk are read if `memory_limit` has room for a fit on them, and far ones are fetched.
+    Data that are mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten
+    times as long. A squared loss with an L1 penalty is always made dense, because it needs only the
+    products of the columns.
     """
     features: Any = problem.features
     if not is_small(problem):
         return problem
+    if isinstance(features, FarFeatures):
+        return _fetched(problem, features.table(Workers(0), precise=True))
     if on_disk(features):
         (n, p), memory = features.shape, memory_budget(problem)
         if memory is not None and 8 * _COPIES * n * (p + 1) > memory:
@@ -66,6 +72,14 @@ def in_memory_if_small(problem: Problem) -> Problem:
     if csr_sample.is_sparser(features) and not is_of_products:
         return problem
     return replace(problem, features=features.toarray())
+
+
+def _fetched(problem: Problem, table: AnyTable) -> Problem:
+    """Return the problem with the rows of a far table in this process."""
+    rows = np.arange(table.n)
+    target, share, offset = table.row_data(rows)
+    features = table.gathered(rows)
+    return replace(problem, features=features, target=target, sample_weight=share, offset=offset)
 
 
 @dataclass(frozen=True)
@@ -122,8 +136,9 @@ class Shape:
 
     @cached_property
     def is_on_disk(self) -> bool:
-        """Whether the rows are read from disk in blocks."""
-        return on_disk(self.problem.features)
+        """Whether the rows are read in blocks, from disk or in other processes."""
+        features = self.problem.features
+        return isinstance(features, FarFeatures) or on_disk(features)
 
     @cached_property
     def sample_row_limit(self) -> float:
@@ -172,10 +187,11 @@ class Shape:
         if not self.is_on_disk:
             return size
         # Few rows are enough if some of the blocks are read as well.
-        rows: Any = rows_of(self.problem.features)
+        features = self.problem.features
         few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_BLOCKS * p)
-        if rows.is_on_disk and self.outputs == 1 and pays(rows, few):
-            size = min(size, few)
+        if not isinstance(features, FarFeatures) and self.outputs == 1:
+            rows: Any = rows_of(features)
+            size = min(size, few) if pays(rows, few) else size
         return int(min(size, self.sample_row_limit))
 
     @cached_property

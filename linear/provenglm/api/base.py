@@ -26,7 +26,8 @@ from provenglm.arguments import check_finite, check_integer, check_number, check
 from provenglm.model.losses import Loss
 from provenglm.model.solution import Settings, Solution, StopReason
 from provenglm.rows.disk_checks import joined
-from provenglm.rows.kinds import Data, rows_of, taken
+from provenglm.rows.far_parts import Data
+from provenglm.rows.kinds import rows_of, taken
 from provenglm.rows.products import row_products
 from provenglm.types import NumPyArray, Verbose
 from provenglm.workers import Workers

@@ -14,6 +14,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from provenglm.api.base import LinearEstimator, all_or_nothing
+from provenglm.api.far_data import Checked, far_data
 from provenglm.api.validation import (
     check_features,
     check_labels,
@@ -28,6 +29,8 @@ from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
 from provenglm.rows.disk_checks import joined
+from provenglm.rows.far_parts import Source
+from provenglm.rows.mpi import Distributed
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
@@ -169,12 +172,13 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Chunks of shape (n, p)
+        X : array-like, sparse matrix, Chunks or Distributed of shape (n, p)
             Numbers or booleans of any dtype and memory order. `X` is not changed, and not copied as
             a whole if it has more than eight million numbers. Of SciPy's sparse matrices and
             arrays, CSR of float32 or float64 is used as it is. Other formats, integers, and CSR
             with unsorted or duplicate entries (which are summed) are copied once. Memory maps and
-            :class:`Chunks` are read in blocks, several times.
+            :class:`Chunks` are read in blocks, several times. Rows of other
+            processes are given by :class:`Distributed`.
         y : array-like of shape (n,)
             Labels: integers, booleans or strings. For Chunks, `y` and `sample_weight` may be lists
             of arrays, one per chunk.
@@ -203,34 +207,34 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
             also raised if only an estimate reaches `tol` and ``gap_`` is more than 100 times what
             `tol` asks. Ctrl-C also warns, and the best point is kept.
         """
-        began, name = time.perf_counter(), type(self).__name__
+        if isinstance(X, Distributed):
+            fitted: GLMClassifier = X.fit(self, y, sample_weight, offset)
+            return fitted
+        began = time.perf_counter()
         strength = check_number(
             "C", self.C, "inverse strength of the penalty; inf for no penalty", 0, above=True
         )
         l1_ratio = self._checked_l1_ratio()
-        features = check_features(self, X, reset=True)
-        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
-        labels = check_labels(name, y, features)
-        weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
-        classes, codes = classes_with_weight(name, labels, weight)
-        count = len(classes)
-        total = float(len(codes)) if weight is None else float(weight.sum())
-        penalty = 1 / strength / total
+        if isinstance(X, Source):
+            data = far_data(self, X, None, self.class_weight)
+        else:
+            data = self._checked(X, y, sample_weight, offset)
+        classes, count = data.classes, len(data.classes)
+        penalty = 1 / strength / data.total
         if math.isinf(penalty):
             raise ValueError(f"C is {strength:g}, and 1 / C overflows float64: give a larger C")
         loss: Loss = Logistic() if count == 2 else Softmax(count)
-        given = check_offset(joined("offset", offset, X), len(codes), loss.outputs)
         problem = Problem(
-            features=features,
-            target=codes,
+            features=data.features,
+            target=data.target,
             loss=loss,
             l2=penalty * (1 - l1_ratio),
-            sample_weight=weight,
+            sample_weight=data.weight,
             fit_intercept=bool(self.fit_intercept),
             l1=penalty * l1_ratio,
-            offset=given,
+            offset=data.offset,
         )
-        start = self._start((1 if count == 2 else count, features.shape[1]))
+        start = self._start((1 if count == 2 else count, data.features.shape[1]))
         if start is not None and not np.array_equal(self.classes_, classes):
             raise ValueError(
                 f"warm_start=True, and the previous fit had the classes {self.classes_}, but this "
@@ -239,9 +243,22 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         solution = self._run(lambda settings: solve(problem, settings, start), began)
         self.classes_ = classes
         self._keep(solution.coef, solution.intercept)
-        self._total = total
-        self._keep_offset(given)
+        self._total = data.total
+        self._keep_offset(data.offset)
         return self
+
+    def _checked(self, X: object, y: object, sample_weight: object, offset: object) -> Checked:
+        """Return the data of a fit in this process."""
+        name = type(self).__name__
+        features = check_features(self, X, reset=True)
+        y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
+        labels = check_labels(name, y, features)
+        weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
+        classes, codes = classes_with_weight(name, labels, weight)
+        total = float(len(codes)) if weight is None else float(weight.sum())
+        outputs = 1 if len(classes) == 2 else len(classes)
+        given = check_offset(joined("offset", offset, X), len(codes), outputs)
+        return Checked(features, codes, weight, given, total, classes)
 
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None

@@ -10,6 +10,7 @@ from numpy.random import RandomState
 from sklearn.base import RegressorMixin
 
 from provenglm.api.base import LinearEstimator, Start, all_or_nothing
+from provenglm.api.far_data import Checked, far_data
 from provenglm.api.validation import (
     check_exposure,
     check_features,
@@ -25,6 +26,8 @@ from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution
 from provenglm.model.tweedie import Gamma, Tweedie
 from provenglm.rows.disk_checks import joined
+from provenglm.rows.far_parts import Source
+from provenglm.rows.mpi import Distributed
 from provenglm.solve import solve
 from provenglm.types import NumPyArray, Verbose
 
@@ -134,7 +137,7 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, sparse matrix or Chunks of shape (n, p)
+        X : array-like, sparse matrix, Chunks or Distributed of shape (n, p)
             As in :meth:`GLMClassifier.fit`.
         y : array-like of shape (n,)
             Finite numbers. For Poisson's and Tweedie's loss they must not be negative, and not all
@@ -162,34 +165,49 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         sklearn.exceptions.ConvergenceWarning
             As in :meth:`GLMClassifier.fit`.
         """
+        if isinstance(X, Distributed):
+            fitted: GLMRegressor = X.fit(self, y, sample_weight, offset)
+            return fitted
         began, loss = time.perf_counter(), self._loss()
         alpha = check_finite("alpha", self.alpha, "strength of the penalty; 0 for no penalty", 0)
         l1_ratio = self._checked_l1_ratio()
         check_smooth(loss, l1_ratio)
+        if isinstance(X, Source):
+            _check_far(loss)
+            data = far_data(self, X, loss)
+        else:
+            data = self._checked(X, y, sample_weight, offset, loss)
+        problem = Problem(
+            features=data.features,
+            target=data.target,
+            loss=loss,
+            l2=alpha * (1 - l1_ratio),
+            sample_weight=data.weight,
+            fit_intercept=bool(self.fit_intercept),
+            l1=alpha * l1_ratio,
+            offset=data.offset,
+        )
+        start = self._start((data.features.shape[1],))
+        self._forget("scale_")
+        solver = self._solve_with_scale if loss.has_scale else solve
+        solution = self._run(lambda settings: solver(problem, settings, start), began)
+        self._keep(solution.coef, solution.intercept)
+        self._total = data.total
+        self._keep_offset(data.offset)
+        return self
+
+    def _checked(
+        self, X: object, y: object, sample_weight: object, offset: object, loss: Loss
+    ) -> Checked:
+        """Return the data of a fit in this process."""
         features = check_features(self, X, reset=True)
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
         given = check_offset(joined("offset", offset, X), len(target))
         check_exposure(loss, given, weight, bool(self.fit_intercept))
-        problem = Problem(
-            features=features,
-            target=target,
-            loss=loss,
-            l2=alpha * (1 - l1_ratio),
-            sample_weight=weight,
-            fit_intercept=bool(self.fit_intercept),
-            l1=alpha * l1_ratio,
-            offset=given,
-        )
-        start = self._start((features.shape[1],))
-        self._forget("scale_")
-        solver = self._solve_with_scale if loss.has_scale else solve
-        solution = self._run(lambda settings: solver(problem, settings, start), began)
-        self._keep(solution.coef, solution.intercept)
-        self._total = float(len(problem.target)) if weight is None else float(weight.sum())
-        self._keep_offset(given)
-        return self
+        total = float(len(target)) if weight is None else float(weight.sum())
+        return Checked(features, target, weight, given, total)
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
         """Return the predicted mean of each sample, of shape (n,), in float64.
@@ -330,6 +348,15 @@ def check_smooth(loss: Loss, l1_ratio: float) -> None:
             f"l1_ratio is {l1_ratio:g}, and loss={loss.name!r} supports the L2 penalty only, "
             "because its scale is estimated in an outer iteration that needs a smooth objective: "
             "set l1_ratio=0, or use loss='squared'"
+        )
+
+
+def _check_far(loss: Loss) -> None:
+    """Raise a ValueError if a loss needs all residuals in this process."""
+    if loss.has_scale:
+        raise ValueError(
+            f"loss={loss.name!r} estimates its scale from all residuals, and X has rows of other "
+            "processes: use loss='squared', or give rows of this process, such as Chunks"
         )
 
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import check_cv
 
 from provenglm.arguments import check_integer
 from provenglm.rows.chunks import Chunks
-from provenglm.rows.kinds import Data
+from provenglm.rows.far_parts import Data
 from provenglm.rows.non_numeric import values_of
 from provenglm.types import NumPyArray
 

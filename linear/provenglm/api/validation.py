@@ -26,7 +26,8 @@ from provenglm.model.losses import Loss
 from provenglm.rows import csr_checks, disk_checks, non_numeric
 from provenglm.rows.chunks import Chunks
 from provenglm.rows.disk import on_disk
-from provenglm.rows.kinds import Data
+from provenglm.rows.far_parts import Data, Source
+from provenglm.rows.mpi import Distributed
 from provenglm.rows.non_numeric import values_of
 from provenglm.types import NumPyArray
 
@@ -98,6 +99,11 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
         it contains NaN or infinity or, in ``fit``, numbers beyond 1e140.
     """
     name = type(estimator).__name__
+    if isinstance(X, (Distributed, Source)):
+        raise TypeError(
+            f"X has rows of other processes, which only the fit of GLMClassifier and GLMRegressor "
+            f"takes: give {name} rows of this process here"
+        )
     if isinstance(X, Chunks) and X.is_sparse:
         X = X.stacked()
     if isinstance(X, Chunks):
@@ -159,7 +165,7 @@ def check_target(
     """
     target = check_numbers(name, y, features.shape[0])
     if not loss.needs_all_targets:
-        _check_squares(target)
+        check_squares(target)
     loss.check_target(target, weight)
     return target
 
@@ -240,29 +246,41 @@ def check_weight(sample_weight: object, features: Data) -> NumPyArray | None:
     ValueError
         If the weights do not meet these conditions.
     """
+    weight = check_weights(sample_weight, features.shape[0])
+    if weight is not None:
+        with np.errstate(over="ignore"):
+            check_total(float(weight.sum()), len(weight))
+    return weight
+
+
+def check_weights(sample_weight: object, n: int) -> NumPyArray | None:
+    """Return the sample weights of n rows, which may be 0 in all of them: see `check_weight`."""
     if sample_weight is None:
         return None
-    weight = _one_per_row("sample_weight", "weight", sample_weight, features.shape[0])
+    weight = _one_per_row("sample_weight", "weight", sample_weight, n)
     if (weight < 0).any():
         row = int(np.argmax(weight < 0))
         raise ValueError(
             f"sample_weight is {weight[row]:g} in row {row}, and a loss with a negative weight has "
             "no minimum: give 0 to leave a row out"
         )
-    if not weight.any():
+    return weight
+
+
+def check_total(total: float, n: int) -> float:
+    """Return the sum of the weights of n rows; raise a ValueError if it cannot divide."""
+    if total == 0:
         raise ValueError(
-            f"sample_weight is zero in all {len(weight)} rows, so there is nothing to fit: "
+            f"sample_weight is zero in all {n} rows, so there is nothing to fit: "
             "give at least one row a positive weight"
         )
-    with np.errstate(over="ignore"):
-        total = float(weight.sum())
     if not _LEAST_TO_SQUARE <= total <= 1 / _LEAST_TO_SQUARE:
         raise ValueError(
             f"sample_weight has the sum {total:g}, which is outside the range that float64 can "
             "divide by: divide the weights by their mean (the penalty of a classifier is relative "
             "to their sum, that of a regressor is not)"
         )
-    return weight
+    return total
 
 
 def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
@@ -354,7 +372,17 @@ def with_class_weight(
     """
     if class_weight is None:
         return weight
+    each: NumPyArray = class_weights(labels, weight, class_weight)[labels.codes]
+    return each if weight is None else each * weight
+
+
+def class_weights(
+    labels: Labels, weight: NumPyArray | None, class_weight: Mapping[object, float] | str | None
+) -> NumPyArray:
+    """Return the weight of each class, (K,): see `with_class_weight`."""
     classes, codes = labels
+    if class_weight is None:
+        return np.ones(len(classes))
     if isinstance(class_weight, str) and class_weight == "balanced":
         sums = np.bincount(codes, weights=weight, minlength=len(classes))
         there = sums > 0
@@ -377,15 +405,16 @@ def with_class_weight(
             f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}: 'balanced' "
             "gives each class the same total weight, a dict has a weight per label"
         )
-    each: NumPyArray = factors[codes]
-    return each if weight is None else each * weight
+    return np.asarray(factors)
 
 
-def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) -> Labels:
+def classes_with_weight(
+    name: str, labels: Labels, weight: NumPyArray | None, n: int | None = None
+) -> Labels:
     """Return the labels without classes whose samples all have weight 0.
 
     Weight 0 is the same as leaving the row out, so such a class does not exist. The codes of its
-    rows are 0.
+    rows are 0. A message says that there are n rows, by default as many as labels.
 
     Raises
     ------
@@ -402,8 +431,9 @@ def classes_with_weight(name: str, labels: Labels, weight: NumPyArray | None) ->
         only = f"the one class {classes[:1].tolist()[0]!r}" if len(classes) else "no class"
         where = "" if weight is None else " with a positive weight"
         raise ValueError(
-            f"y has {only} in its {len(codes)} rows{where}, and {name} needs at least two classes "
-            "to tell apart: if the data are sorted by class, shuffle them before they are split"
+            f"y has {only} in its {len(codes) if n is None else n} rows{where}, and {name} needs "
+            "at least two classes to tell apart: if the data are sorted by class, shuffle them "
+            "before they are split"
         )
     return Labels(classes, codes)
 
@@ -539,7 +569,8 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
     return numbers
 
 
-def _check_squares(target: NumPyArray) -> None:
+def check_squares(target: NumPyArray) -> None:
+    """Raise a ValueError if the square of the largest target is 0 or infinite in float64."""
     size = np.abs(target)
     row = int(np.argmax(size))
     largest = float(size[row])

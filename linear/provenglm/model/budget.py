@@ -9,6 +9,7 @@ import numpy as np
 from provenglm.model.problem import Problem
 from provenglm.rows.chunks import DEFAULT_MEMORY, LEAST_MEMORY, Chunks
 from provenglm.rows.disk import on_disk
+from provenglm.rows.far_parts import FarFeatures
 
 _WEIGHT_BYTES = 16
 
@@ -27,6 +28,8 @@ def memory_budget(problem: Problem) -> int | None:
         If too little is left.
     """
     features = problem.features
+    if isinstance(features, FarFeatures):
+        return DEFAULT_MEMORY
     if not on_disk(features):
         return None
     n, row_bytes = features.shape[0], _row_bytes(problem)

@@ -15,7 +15,9 @@ import numpy as np
 
 from provenglm.model.losses import Loss
 from provenglm.rows.disk import on_disk
-from provenglm.rows.kinds import Data, rows_of
+from provenglm.rows.far_parts import Data, FarFeatures
+from provenglm.rows.kinds import rows_of
+from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -27,9 +29,10 @@ class Problem:
 
     Parameters
     ----------
-    features : numpy.ndarray, scipy.sparse.csr_array or Chunks, (n, p)
+    features : numpy.ndarray, scipy.sparse.csr_array, Chunks or FarFeatures, (n, p)
         The features, of any real dtype and order. Sparse features are a result of
-        `csr_checks.canonical`.
+        `csr_checks.canonical`. Far ones
+        have targets, weights and offsets of their own: those of the problem are empty.
     target : numpy.ndarray, (n,)
         The targets: 0 and 1 for the logistic loss, indices of classes for softmax, otherwise
         numbers.
@@ -64,8 +67,10 @@ class Problem:
         weight = np.asarray(self.sample_weight, np.float64)
         return np.asarray(weight / weight.sum())
 
-    def table(self, workers: Workers, *, precise: bool = False) -> Table:
+    def table(self, workers: Workers, *, precise: bool = False) -> AnyTable:
         """Return the table of rows, targets, shares and offsets."""
+        if isinstance(self.features, FarFeatures):
+            return self.features.table(workers, precise)
         dtype = np.dtype(np.float64) if precise else None
         rows = rows_of(self.features, dtype)
         return Table(rows, self.target, self.shares(), workers, self.offset)

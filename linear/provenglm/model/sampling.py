@@ -78,6 +78,7 @@ def prepare(
     """
     table = problem.table(workers)
     if size == 0:
+        assert isinstance(table, Table)
         return _as_they_are(problem, table, precise)
     drawn, sample_share = draw(problem.loss, table, size, rng)
     raw: Features

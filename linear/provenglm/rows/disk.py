@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from provenglm.rows.parts import Part, mapped_root, part_of
 from provenglm.types import NumPyArray
 
 
-def on_disk(features: object) -> bool:
+def on_disk(features: object) -> TypeGuard[NumPyArray | Chunks]:
     """Return whether the rows of these features are read in blocks and never copied as a whole."""
     if isinstance(features, np.ndarray):
         root = mapped_root(features) if features.nbytes > constants.SMALL else None

@@ -15,12 +15,12 @@ from provenglm.rows.dense import DenseRows
 from provenglm.rows.disk import DiskRows, on_disk, parts_in
 from provenglm.types import NumPyArray
 
-Data: TypeAlias = "NumPyArray | csr_array | Chunks"
-"""The types of a problem's features."""
+LocalData: TypeAlias = "NumPyArray | csr_array | Chunks"
+"""The types of features that this process reads."""
 
 
-def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
-    """Return the rows of features of any kind, with blocks in `dtype` if it is given."""
+def rows_of(features: LocalData, dtype: np.dtype[Any] | None = None) -> Rows:
+    """Return the rows of features in this process, with blocks in `dtype` if it is given."""
     if on_disk(features):
         return DiskRows(parts_in(features), dtype)
     if issparse(features):
@@ -29,7 +29,7 @@ def rows_of(features: Data, dtype: np.dtype[Any] | None = None) -> Rows:
     return DenseRows(features, dtype)
 
 
-def taken(features: Data, rows: NumPyArray, dtype: np.dtype[Any] | None = None) -> Any:
+def taken(features: LocalData, rows: NumPyArray, dtype: np.dtype[Any] | None = None) -> Any:
     """Return rows by their indices as features; those on disk as an array.
 
     Parameters
