@@ -24,6 +24,7 @@ from provenglm.api.validation import (
     classes_with_weight,
 )
 from provenglm.model.losses import Loss
+from provenglm.rows.base import Rows
 from provenglm.rows.chunks import Chunks
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.disk import DiskRows, parts_in
@@ -112,13 +113,13 @@ class FarRecipe:
             If its rows are not those that were counted, or not like those of other parts.
         """
         n = int(self.sizes[part.index])
-        rows = _rows(self.name, part.features)
+        rows, stored = _rows(self.name, part.features)
         if rows.shape[0] != n:
             raise ValueError(
                 f"X has {rows.shape[0]:,} rows, and y had {n:,} when it was read first: give both "
                 "the same rows in each part, and data that are the same whenever they are read"
             )
-        _check_like("X", rows.stored, rows.shape[1], self.stored, self.width)
+        _check_like("X", stored, rows.shape[1], self.stored, self.width)
         target, weight = self._target(part, n, check_weights(part.weight, n))
         share = np.full(n, 1 / self.total) if weight is None else weight / self.total
         offset = check_offset(part.offset, n, self.outputs)
@@ -265,13 +266,14 @@ def _named(name: str) -> BaseEstimator:
     return estimator
 
 
-def _rows(name: str, features: Any) -> Any:
-    """Return the rows of a part. Blocks of sparse ones are dense."""
+def _rows(name: str, features: Any) -> tuple[Rows, np.dtype[Any]]:
+    """Return the rows of a part and the dtype of its features. Blocks of sparse rows are dense."""
     if isinstance(features, Chunks):
-        return DiskRows(parts_in(features))
+        return DiskRows(parts_in(features)), features.dtype
     if not isinstance(features, np.ndarray):
         features = check_features(_named(name), features, reset=True)
-    return DiskRows([CsrPart(features)]) if issparse(features) else DenseRows(features)
+    rows: Rows = DiskRows([CsrPart(features)]) if issparse(features) else DenseRows(features)
+    return rows, features.dtype
 
 
 def _check_like(

@@ -124,7 +124,7 @@ class FarFeatures(NamedTuple):
     ----------
     source : Source
     recipe : Recipe
-    rows : FarRows
+    rows : RemoteRows
     dtype : numpy.dtype
         In which the features are stored.
     """
