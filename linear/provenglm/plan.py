@@ -1,4 +1,4 @@
-"""Choose the method from a table of what each method needs and costs, by the problem's shape.
+"""Choose the method for a problem from a table of the needs and costs of all methods.
 
 Costs are in seconds of the machine in `constants`. They are fixed numbers, so that the same data
 are solved by the same method on every machine.
@@ -49,12 +49,13 @@ def is_small(problem: Problem) -> bool:
 
 
 def in_memory_if_small(problem: Problem) -> Problem:
-    """Return the problem with features in one array if the data, including zeros, are small.
+    """Return the problem with its features in one dense array, if they are small.
 
-    Rows on disk are read if `memory_limit` has room for a fit on them, and far ones are fetched.
-    Data that are mostly zeros stay sparse: dense, 2,000 x 3,000 with 30 numbers per row took ten
-    times as long. A squared loss with an L1 penalty is always made dense, because it needs only the
-    products of the columns.
+    Rows on disk are read if a fit on them in memory stays within `memory_limit`, and rows in other
+    processes are fetched. Sparse features with very few nonzero numbers stay sparse: as a dense
+    array, 2,000 x 3,000 with 30 numbers per row took ten times as long. For a squared loss with an
+    L1 penalty, small sparse features are always made dense, because the fit needs only the products
+    of the columns.
     """
     features: Any = problem.features
     if not is_small(problem):
@@ -68,8 +69,8 @@ def in_memory_if_small(problem: Problem) -> Problem:
         return replace(problem, features=taken(features, np.arange(n)))
     if not issparse(features):
         return problem
-    is_of_products = problem.loss.is_quadratic and problem.l1 > 0
-    if csr_sample.is_sparser(features) and not is_of_products:
+    needs_only_products = problem.loss.is_quadratic and problem.l1 > 0
+    if csr_sample.is_sparser(features) and not needs_only_products:
         return problem
     return replace(problem, features=features.toarray())
 
@@ -84,7 +85,7 @@ def _fetched(problem: Problem, table: AnyTable) -> Problem:
 
 @dataclass(frozen=True)
 class Shape:
-    """The properties of a problem that the table uses, each measured once.
+    """The properties of a problem that the table uses. Expensive ones are cached.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ class Shape:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether there is no penalty on sizes."""
+        """Whether there is no L1 penalty."""
         return not self.problem.l1 > 0
 
     @property
@@ -176,9 +177,9 @@ class Shape:
     def hessian_rows(self) -> int:
         """The number of rows in a sample whose Hessian is factored.
 
-        With this number the Hessian costs half as much as a pass. It is at least 20 rows per
-        feature, or 10 if 20 would cost three passes, and at most 1,000 per feature and a quarter of
-        the rows.
+        It is chosen so that the Hessian costs half as much as a pass, but is at most 1,000 rows per
+        feature, and at most a quarter of all rows. At least 20 rows per feature are used, or 10
+        if 20 would cost more than three passes. Sparse rows and rows on disk have other limits.
         """
         n, p = self.n, self.p
         size = sample_size(n, p, self.outputs)
@@ -186,7 +187,7 @@ class Shape:
             return csr_sample.size(self.problem.features, self.outputs, size)
         if not self.is_on_disk:
             return size
-        # Few rows are enough if some of the blocks are read as well.
+        # A small sample is enough if the Hessian is computed from some of the blocks.
         features = self.problem.features
         few = max(constants.LEAST_ROWS, constants.ROWS_BESIDE_BLOCKS * p)
         if not isinstance(features, FarFeatures) and self.outputs == 1:
@@ -204,7 +205,7 @@ class Shape:
 
     @cached_property
     def dual_curvature(self) -> float:
-        """The mean of |x|^2 / n l2; dense rows are centred."""
+        """The mean of |x|^2 over the rows, divided by n l2. Dense rows are centred."""
         features: Any = self.problem.features
         if not self.problem.l2 > 0:
             return np.inf
@@ -220,8 +221,8 @@ class Shape:
     def has_digits(self) -> bool:
         """Whether the penalty is large enough for products in float32.
 
-        With singular values over 1e5 and no penalty, conjugate gradients took up to five times as
-        long as a Hessian.
+        With singular values over a range of 1e5 and no penalty, conjugate gradients took up to five
+        times as long as a method that factors a Hessian.
         """
         features: Any = self.problem.features
         some = features[:: max(1, self.n // constants.MEASURED_ROWS)]
@@ -259,19 +260,19 @@ class Row:
     name : str
         The name of the method.
     needs, costs : str
-        The conditions that `can` checks and the costs that `seconds` counts, in words.
+        The conditions of `can` and the costs in `seconds`, in words.
     can : callable
-        Return whether the method can solve a problem of this shape.
+        A function that returns whether the method can solve a problem of this shape.
     seconds : callable
-        Return the cost of a fit in seconds.
+        A function that returns the cost of a fit in seconds.
     rows : callable
-        Return the number of rows to draw before the method begins; 0 for none.
+        A function that returns the number of rows to draw before the method begins; 0 for none.
     make : callable
-        Return the method.
+        A function that returns the method.
     keeps_sparse : bool
         Whether a sample of sparse rows stays sparse.
     suits_folds : callable
-        Return whether the method solves the folds of a path together.
+        A function that returns whether the method solves the folds of a path together.
     """
 
     name: str
@@ -286,15 +287,18 @@ class Row:
 
 
 def _step_rows(shape: Shape) -> int:
-    """Return the number of rows in a step's Hessian, if that is only used in products."""
+    """Return the number of rows in the Hessian of a step of sampled-newton-cg."""
     if shape.is_on_disk:
-        # A pass over a file costs so much more that using the whole sample pays.
+        # A pass over a file is so expensive that a step should use the whole sample.
         return shape.cg_rows
     return min(shape.cg_rows, max(constants.LEAST_ROWS, shape.n // constants.STEP_STRIDE))
 
 
 def _starts_from_a_sample(shape: Shape) -> bool:
-    """Whether coordinate descent starts from a sample, which saves Hessians of all rows."""
+    """Whether coordinate descent starts at the optimum of a sample.
+
+    This saves Hessians of all rows.
+    """
     if shape.is_on_disk:
         return not shape.problem.loss.is_quadratic
     is_expensive = shape.gram_seconds(shape.n, shape.width) > shape.pass_seconds
@@ -497,9 +501,9 @@ class Plan:
     why : str
         The reason: the costs of the methods that can solve the problem.
     sample_size : int
-        Number of dense rows to draw before the method begins; 0 for none.
+        Number of rows to draw before the method begins; 0 for none.
     tried : tuple of str
-        Names of the methods that have given up.
+        Names of the methods that are excluded, because they have given up or cannot be used.
     """
 
     row: Row
@@ -532,13 +536,13 @@ class Plan:
         return self.row.make(Given(self.shape, objective, sample, rng, last))
 
     def with_penalties(self, l2: float, l1: float) -> Plan:
-        """Return the plan for other penalties, with the same method if it can solve them."""
+        """Return the plan for other penalties. The method is kept if it can still be used."""
         shape = replace(self.shape, problem=replace(self.shape.problem, l2=l2, l1=l1))
         plan = replace(self, shape=shape)
         return plan if self.row.can(shape) else plan.without(self.name)
 
     def without(self, name: str) -> Plan:
-        """Return the plan for the rest of the run, after a method has given up."""
+        """Return a plan with another method than `name` and those tried before."""
         return _choice(self.shape, (*self.tried, name), self.sample_size)
 
 
@@ -565,7 +569,10 @@ def choose(
 
 
 def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None) -> Plan:
-    """Return the cheapest plan. After rows were drawn, it may draw only as many rows or none."""
+    """Return the plan with the lowest cost.
+
+    If a sample was already drawn, only methods that need the same number of rows are considered.
+    """
     costs = {
         row: row.seconds(shape)
         for row in TABLE
@@ -573,8 +580,8 @@ def _choice(shape: Shape, tried: tuple[str, ...] = (), drawn: int | None = None)
     }
     row = min(costs, key=lambda each: costs[each])
     in_order = sorted(costs, key=lambda each: costs[each])
-    each = ", ".join(f"{one.name} {costs[one]:.2g} s" for one in in_order)
-    why = f"lowest estimated cost: {each}"
+    estimates = ", ".join(f"{one.name} {costs[one]:.2g} s" for one in in_order)
+    why = f"lowest estimated cost: {estimates}"
     if len(costs) == 1:
         why = f"the only method for this problem: it needs {row.needs}"
     return Plan(row, shape, why, row.rows(shape), tried)

@@ -33,12 +33,12 @@ _ROUNDING_OF_FLOAT32 = 1e-9
 """The relative error of the objective's sums over rows in float32 is below this."""
 
 _NEARER = 0.9
-"""If rounding hides the change of the objective, a step is taken if it reduces the gap to less than
-this part."""
+"""If rounding hides the change of the objective, a step is accepted only if the gap becomes smaller
+than this fraction of the previous gap."""
 
 _NOT_SEEN = 1e-12
-"""A step is judged by the gap alone if it promises to lower the objective by less than this
-part."""
+"""No line search is made if a step is predicted to lower the objective by less than this relative
+amount. The gap then decides whether the step is accepted."""
 
 
 def solve(
@@ -85,10 +85,11 @@ def minimise(method: Method, theta: NumPyArray, required_decrement: float) -> Nu
 
 
 def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, float]:
-    """Return the point after a step of the best length, and that length.
+    """Return the point after a line search along a step, and the length of the step.
 
     If the method does not know the scores along the step, the end of the step is evaluated first,
-    and is usually accepted. The length is 0, and the point stays the same, if no part leads lower.
+    and is usually accepted. If no length lowers the objective, the same point is returned with the
+    length 0.
     """
     objective, length = method.objective, 1.0
     new, along, end = point, step.along, None
@@ -104,7 +105,8 @@ def advanced(method: Method, point: Snapshot, step: Step) -> tuple[Snapshot, flo
             return point, 0.0  # scores overflow: the curvature along the step was rounding
         if new.objective < np.inf:
             end = slope_at(objective, new.gradient, new.theta, step.change)
-            # Search if most of the slope is left: the curvature fades, and the step is too short.
+            # If most of the slope is left at the end, the curvature decreases along the step, and
+            # the step is too short: search for a longer one.
             if is_lower and end >= (constants.SLOPE - 1) * step.fall:
                 return new, 1.0
     length = length_of(objective, point, step.change, along, step.fall, end)
@@ -127,10 +129,10 @@ class Session:
     Parameters
     ----------
     problem : Problem
-        The problem; for a path, with its greatest penalty.
+        The problem. For a path, its penalty is the largest one of the path.
     settings : Settings
     plan : Plan, optional
-        A plan that replaces the choice by the problem's shape.
+        The plan to use instead of the one that `choose` returns.
     """
 
     def __init__(self, problem: Problem, settings: Settings, plan: Plan | None = None) -> None:
@@ -151,7 +153,7 @@ class Session:
             yield self._workers
 
     def prepare(self) -> tuple[Objective, Sample]:
-        """Draw the sample and compute the coordinates from it; later calls return the same."""
+        """Draw the sample and compute the coordinates from it. The result is cached."""
         if self._prepared is None:
             self._prepared = prepare(
                 self._problem,
@@ -170,7 +172,15 @@ class Session:
         l2: float | None = None,
         l1: float = 0.0,
     ) -> Solution:
-        """Minimise the objective, with other penalties if given."""
+        """Minimise the objective.
+
+        Parameters
+        ----------
+        start : tuple of numpy.ndarray, optional
+            Weights (p, K) and intercepts (K,) to start from.
+        l2, l1 : float
+            Penalties that replace those of the problem. Without `l2`, `l1` is ignored.
+        """
         objective, sample = self.prepare()
         if l2 is not None:
             self._began = time.perf_counter()
@@ -224,7 +234,7 @@ class _Run:
         The problem's objective on the original rows.
     method : Method
     otherwise : callable
-        Return the method that replaces a method that gave up.
+        A function that returns another method after the current one has given up.
     proof : Prover
     settings : Settings
     began : float
@@ -329,8 +339,8 @@ class _Run:
     def _after(self, point: Snapshot, gap: float, step: Step) -> tuple[Snapshot, float, float]:
         """Return the point after a step, its gap, and the length of the step that was taken.
 
-        The length is 0 if the new point is not better: it is not lower, and, if rounding hides the
-        difference, its gap is not smaller.
+        The length is 0 if the step is rejected. A step is accepted if it lowers the objective. If
+        rounding hides the difference, it is accepted if the gap becomes smaller.
         """
         new, length = advanced(self._method, point, step)
         if length == 0:
@@ -348,7 +358,7 @@ class _Run:
         ----------
         point : Snapshot
         objective : Objective, optional
-            The one that evaluated the point, if that is not the method's.
+            The objective that evaluated the point. The default is the method's objective.
         """
         objective = objective or self._method.objective
         if self._stopping.leaves_out:
@@ -366,7 +376,7 @@ class _Run:
         return gap
 
     def _by_another_method(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
-        """Continue with another method from the best point so far; return it and its gap."""
+        """Change to another method. Return the best point so far and its gap."""
         self._stopping.add(self._method, point, gap, gap)
         theta, why = self._stopping.best.theta, self._method.gave_up
         self._method = self._otherwise()

@@ -22,24 +22,24 @@ from provenglm.proof.separation import are_quasi_separated
 from provenglm.types import NumPyArray
 
 _FLOAT32_ERROR = 1e-3
-"""The error of the objective with scores in float32, relative to its value, was never larger."""
+"""The relative error of an objective with scores in float32 was never larger than this."""
 
 _ROUNDING_OF_SCORES = 1e-5
-"""If float32 scores have a larger rounding error, a pass in float64 checks whether the optimum is
-near. With a smaller one a gap is wrong by at most half its square, which is less than the rounding
-error of the sums over rows."""
+"""If float32 scores have a larger rounding error than this, a point that seems near enough is
+evaluated again in float64. A smaller error changes a gap by at most half of its square, which is
+less than the rounding error of the sums over rows."""
 
 _CHEAP_STEPS = 3
-"""The number of steps between the first small estimate and a proof, for methods with cheap steps: a
-proof costs more than a few such steps."""
+"""A method with cheap steps takes this many more steps after the estimate is small enough, before a
+proof is tried: a proof costs more than a few such steps."""
 
 _MOST_PROOFS = 3
 """The largest number of proofs by a Newton step, each with more rows than the one before. If none
 is enough, the estimate ends the run."""
 
 _MAX_ESTIMATE_ERROR = 10
-"""The distance of a point to the infimum is at most this many times the larger of the required
-distance and the estimate."""
+"""The distance of a point to the infimum is assumed to be at most this many times the larger of the
+required distance and the estimate."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Best:
 class Stopping:
     """Keep the best point of a run, and decide when the run ends.
 
-    The run ends by proof if the duality gap is small enough, or if a Newton step on some rows
-    proves that the distance is. If neither can prove it, an estimate ends the run.
+    A run ends if the duality gap, or the bound by a Newton step on some rows, is small enough. If
+    neither bound can become small enough, an estimate of the distance ends the run.
 
     Parameters
     ----------
@@ -163,10 +163,11 @@ class Stopping:
         return None
 
     def _near_enough(self, has_cheap_steps: bool) -> bool:
-        """Whether the optimum is near by proof, or by the estimate if nothing can be proven.
+        """Whether a bound is small enough, or the estimate if no bound can become small enough.
 
-        A proof is possible while the estimate is above rounding. With a penalty the duality gap
-        falls with the gradient; otherwise the bound of a Newton step does, if there is one.
+        The run continues as long as a bound can still become small enough. This is the case if the
+        estimate is above rounding and there is a penalty (the duality gap falls with the gradient)
+        or a factor for another proof by a Newton step.
         """
         best = self.best
         required_gap = self._required_gap()
@@ -190,8 +191,8 @@ class Stopping:
         has_steps = self._proof.has_factor and self._tries < _MOST_PROOFS
         if gap <= required_gap or is_rounding or not (has_steps or self._objective.is_penalised):
             return True
-        # The bound falls in proportion to the estimate, and as the number of rows grows: the next
-        # proof has four times as many.
+        # The bound is proportional to the estimate and falls with the number of rows. Try the next
+        # proof when the estimate is a quarter of this one.
         self._margin = best.decrement / required_gap / 4
         return False
 
@@ -203,8 +204,8 @@ class Stopping:
     def has_rough_scores(self) -> bool:
         """Whether the best point's scores are derived, or float32 is too imprecise for them.
 
-        A score has a rounding error of about 2^-24 times the sizes of its terms. The loss changes
-        by about this part if scores are logarithms; other losses change by this part next to the
+        A score has a rounding error of about 2^-24 times the sizes of its terms. If scores are
+        logarithms, this error is compared with 1, otherwise with the root mean square of the
         residuals.
         """
         best = self.best
@@ -227,10 +228,10 @@ class Stopping:
         return bool(2.0**-24 * size > _ROUNDING_OF_SCORES * unit)
 
     def _least_bound(self, best: Best, may_prove: bool = True) -> tuple[float, float]:
-        """Return the objective of the user's coefficients and the smallest bound of their distance.
+        """Return the objective of the user's coefficients, and its smallest bound.
 
-        If the duality gap shows that the optimum is near enough, no other bound is computed. After
-        `max_time` no other bound is computed either.
+        The bound by a Newton step is computed only if the duality gap is not small enough, and not
+        after `max_time`.
         """
         user, required_gap = (
             self._user_coefficients(best),
@@ -361,7 +362,7 @@ class Stopping:
         return time.perf_counter() - self._began
 
     def _separated(self, point: Snapshot) -> bool:
-        """Whether all samples are separated and there is no penalty, hence no minimum."""
+        """Whether all rows are separated and there is no penalty, so that there is no minimum."""
         objective = self._objective
         loss = objective.loss
         if not loss.is_separable or self._objective.is_penalised:

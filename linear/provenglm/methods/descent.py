@@ -1,21 +1,22 @@
-r"""Proximal Newton with coordinate descent: penalties with corners.
+r"""Proximal Newton with coordinate descent, for L1 penalties.
 
-From a snapshot with gradient g a step goes to where a quadratic model with the penalty,
+At a snapshot with gradient g, a step leads to the minimum of a quadratic model with the penalty,
 
-.. math:: g^T (t - \theta) + \frac12 (t - \theta)^T H (t - \theta) + \sum_j \mu_j |t_j|,
+.. math:: g^T (t - \theta) + \frac12 (t - \theta)^T H (t - \theta) + \sum_j \mu_j |t_j|
 
-is least (Lee, Sun & Saunders 2014), or as far towards it as the objective decreases. At the optimum
-most features have the coefficient 0, and their gradients are within the penalty. Each step
-therefore uses a working set of features: those with nonzero coefficients, and as many again whose
+(Lee, Sun & Saunders 2014). A line search shortens the step if necessary. At the optimum most
+features have the coefficient 0, and their gradients do not exceed the penalty. Each step therefore
+uses a working set of features: those with nonzero coefficients, and as many again whose
 gradients exceed the penalty most (Johnson & Guestrin 2015; Massias, Gramfort & Salmon 2018). The
 certificate covers all features.
 
-Coordinate descent finds which coefficients are 0, and the signs of the others; these others solve a
-linear system. If H is a matrix, that system is factored. While steps gain enough, H is kept and
-corrected by what they show (BFGS: Nocedal & Wright 2006, equation 6.19). For sparse rows, and for
-more features than a matrix can have, H is never computed: coordinate descent tracks the change of
-the scores by each step (as in LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients
-solve the system. For classes on dense rows H is not computed either: see `softmax_descent`.
+Coordinate descent finds which coefficients are 0, and the signs of the others. A linear system then
+gives the values of these others. If H is computed as a matrix, the system is solved by a factor. H
+is kept while steps gain enough, and corrected by the change of the gradient along each step (BFGS:
+Nocedal & Wright 2006, equation 6.19). For sparse rows, and for more features than a matrix can
+have, H is never computed: coordinate descent tracks the change of the scores by each step (as in
+LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients solve the system. For classes
+of dense rows in memory only the blocks of H of each class are computed: see `softmax_descent`.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
 _EXACT_STEP_RESIDUAL = 1e-28
-"""The value of `LAST_SWEEP` if the signs have to be those of the optimum."""
+"""The limit that replaces `LAST_SWEEP` if the minimum of the model has to be exact."""
 
 _CLOSE = 0.95
-"""A gradient above this part of the penalty joins the working set early. With 0.95 or 0.9, a lasso
-of 1,000 x 5,000 took 0.9 of the time, and 500 x 20,000 took 0.83."""
+"""A feature may join the working set early if its gradient exceeds this fraction of the penalty.
+With 0.95 or 0.9, a lasso of 1,000 x 5,000 took 0.9 of the time, and 500 x 20,000 took 0.83."""
 
 _ROUNDING_OF_A_SQUARE = 1e-13
-"""The product of a step with the Hessian is rounding if it is below this part of the sum of the
-diagonal's terms. A shift of all classes is such a step."""
+"""The squared norm of a step in the metric of the Hessian is only rounding if it is below this
+fraction of the sum over the diagonal alone. A shift of all classes is such a step."""
 
 _SINGULAR = 1e-12
-"""Relative size below which the intercepts' Hessian counts as singular: the loss of classes does
-not change if all intercepts shift together."""
+"""Relative cutoff of the pseudo-inverse of the intercepts' Hessian. It is singular for several
+classes: their loss does not change if all intercepts shift together."""
 
 
 class Least(NamedTuple):
@@ -93,7 +94,7 @@ class CoordinateDescent(Method):
     objective : Objective
         The objective, which has an L1 penalty.
     last : Method, optional
-        The method of the path's previous point; its products of columns are reused.
+        The method of the previous point on a path. Its products of columns are reused.
     sample : Sample, optional
         The rows on which a start is computed.
     """
@@ -127,7 +128,8 @@ class CoordinateDescent(Method):
         self._curvature: NumPyArray = np.zeros(0)
         self._has_learned = False
         self._last = np.inf
-        # If rows are not in memory and a Hessian of classes has too many entries, use a sample's.
+        # If rows are not in memory, and a Hessian of classes is too large to compute from all rows,
+        # it is computed from the sample.
         self._softmax_rows = self.objective
         if self.objective.table.is_out_of_core and sample is not None:
             self._softmax_rows = objective_of(sample, self.objective)
@@ -138,7 +140,7 @@ class CoordinateDescent(Method):
             return
         objective, count = self.objective, len(self._sample.target)
         theta, null = objective.null()
-        # A step over all rows leads further than the sample's own error, p / 2n of the loss.
+        # The optimum of the sample has an error of about p / 2n of the loss: solve it only to this.
         required_decrement = constants.ERROR_OF_A_START * abs(null) * theta.size / count
         yield CoordinateDescent(objective_of(self._sample, objective)), required_decrement
         objective.reads.rows += count
@@ -226,7 +228,7 @@ class CoordinateDescent(Method):
         self._hessian = self._hessian_over(snapshot)
 
     def _keeps_products(self, chosen: NumPyArray) -> bool:
-        """Whether columns and products are computed once, when the set of features changes."""
+        """Whether copied columns and their products are used, each computed only once."""
         objective, used = self.objective, self.objective.scaling.inverse > 0
         if not self._has_columns():
             return False
@@ -242,10 +244,10 @@ class CoordinateDescent(Method):
         return objective.loss.is_quadratic and is_in_memory
 
     def _by_products(self, snapshot: Snapshot, chosen: NumPyArray) -> Least:
-        """Return the step of a squared loss, with the intercept at its best value throughout.
+        """Return the minimum for a squared loss, with the intercept at its best value throughout.
 
-        While many features join, sweeps over the columns are enough; the products of columns are
-        computed for the last steps only.
+        While many features join the working set, coordinate descent on the columns is enough. The
+        products of columns are only computed for the last steps.
         """
         objective, products = self.objective, self._products
         if self._grew:
@@ -284,7 +286,10 @@ class CoordinateDescent(Method):
         return Least(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
     def _has_changed(self, snapshot: Snapshot) -> bool:
-        """Whether the curvature differs from the matrix's; True if rows are not in memory."""
+        """Whether the curvature differs from that of the matrix.
+
+        If rows are not in memory, this is unknown, and True is returned.
+        """
         if self.objective.table.is_out_of_core:
             return True
         share, curvature = self.objective.share, self._second_derivative(snapshot).diagonal
@@ -346,16 +351,16 @@ class CoordinateDescent(Method):
         to = np.zeros_like(snapshot.theta)
         to[chosen], to[-1] = t, snapshot.theta[-1]
         if objective.intercept:
-            # These products are for centred features.
+            # The model was solved for centred features.
             to[-1] += shift + columns.center @ (t - before)
         return Least(to, max(0.0, fall), -slope)
 
     def _hessian_over(self, snapshot: Snapshot) -> NumPyArray:
-        """Return the Hessian over the set and the intercept, for a flattened theta."""
+        """Return the Hessian over the working set and the intercept, for a flattened theta."""
         objective, chosen, known = self.objective, self._chosen, self._products.hessian_of
         if known is None or not np.array_equal(known[0], chosen):
             if objective.table.is_out_of_core:
-                known = chosen, self._far_hessian(snapshot)
+                known = chosen, self._out_of_core_hessian(snapshot)
             else:
                 known = chosen, _loss_hessian(objective, chosen, self._second_derivative(snapshot))
             if objective.loss.is_quadratic:
@@ -365,8 +370,8 @@ class CoordinateDescent(Method):
         hessian.ravel()[:: len(hessian) + 1] += np.repeat(penalty, objective.loss.outputs)
         return hessian
 
-    def _far_hessian(self, snapshot: Snapshot) -> NumPyArray:
-        """Return the Hessian of the losses over the set, by one pass, if rows are not in memory."""
+    def _out_of_core_hessian(self, snapshot: Snapshot) -> NumPyArray:
+        """Return the Hessian of the losses over the working set; rows are not in memory."""
         objective, chosen = self.objective, self._chosen
         scaling = Scaling(objective.scaling.center[chosen], objective.scaling.inverse[chosen])
         given = objective.loss, scaling, chosen, objective.intercept, self._curvature_shift
@@ -374,15 +379,18 @@ class CoordinateDescent(Method):
         model = objective.model(snapshot.theta)
         return np.asarray(objective.table.sum(hessian_of_set, *given, at=model))
 
-    # The set.
+    # The working set.
 
     def _choose(self, snapshot: Snapshot) -> NumPyArray:
-        """Return the sorted features with coefficients and those that exceed the penalty most.
+        """Return the working set, sorted.
+
+        It has the features with nonzero coefficients, and those whose gradients exceed the penalty
+        most. Few features are all used.
 
         Raises
         ------
         ValueError
-            If rows are on disk, and a matrix of these features is too large.
+            If rows are not in memory, and a matrix over these features would be too large.
         """
         objective = self.objective
         used = objective.scaling.inverse > 0
@@ -420,7 +428,7 @@ class CoordinateDescent(Method):
         return np.union1d(np.flatnonzero(there), others)
 
     def _most_features(self) -> float:
-        """Return how many features a step may use; a matrix must fit if rows are not in memory."""
+        """Return the largest size of the working set. It is limited if rows are not in memory."""
         if not self.objective.table.is_out_of_core:
             return np.inf
         return SoftmaxSteps.most_features(self.objective.loss.outputs)
@@ -432,7 +440,7 @@ class CoordinateDescent(Method):
 
 
 def _too_many(objective: Objective, count: int) -> str:
-    """Return the error message if too many features of rows on disk have coefficients."""
+    """Return the error message for too many nonzero coefficients with rows on disk."""
     n, p = objective.rows.shape
     return (
         f"{count:,} of {p:,} features have coefficients so far, and an L1 fit on {n:,} rows on "
@@ -466,7 +474,7 @@ def hessian_of_set(
 def _loss_hessian(
     objective: Objective, chosen: NumPyArray, curvature: SecondDerivative
 ) -> NumPyArray:
-    """Return the smooth part at the working set, without the penalty, in one pass."""
+    """Return the Hessian of the losses over the working set and the intercept, in one pass."""
     found = gram(
         objective.rows,
         objective.share * curvature.diagonal,
@@ -511,7 +519,9 @@ def minimise(
     is_exact: bool = True,
     factor: Factor | None = None,
 ) -> NumPyArray:
-    """Return the minimum of a quadratic model: sweeps find signs, linear systems the values.
+    """Return the minimum of a quadratic model with an L1 penalty.
+
+    Sweeps of coordinate descent find the signs, and linear systems give the values.
 
     Parameters
     ----------
@@ -528,8 +538,8 @@ def minimise(
     has_turned, is_regular = True, False
     left = _EXACT_STEP_RESIDUAL if is_exact else constants.LAST_SWEEP
     factor = factor or Factor()
-    # A sweep moves two nearly equal columns too far, one up and one down, and a system moves them
-    # back. So solve systems until none changes a sign; the next sweep continues from there.
+    # For two nearly equal columns, a sweep moves one coefficient too far up and the other too far
+    # down, and a system moves them back. So solve systems until no sign changes before each sweep.
     for _ in range(constants.MOST_STEPS):
         fell, has_changed = sweep_matrix(hessian, gradient, t, l1)
         most = max(most, fell)
@@ -578,7 +588,8 @@ def _to_the_system(
     fall += float(l1 @ (np.abs(t + step) - np.abs(t)))
     if not turns.any() or fall < 0:
         return step, image, bool(turns.any()), is_regular
-    # Otherwise use the best place where a sign changes: the first of them leads lower.
+    # Otherwise end the step where a coefficient becomes 0, at the place with the lowest value. The
+    # first such place is always lower than the start.
     places = -t[turns] / wanted[turns]
     image = hessian @ wanted
     values = places * float(gradient @ wanted + (l1 * sign * wanted)[~turns].sum())

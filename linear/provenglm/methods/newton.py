@@ -19,15 +19,15 @@ from provenglm.model.triangle import Basis, TriangleMetric, triangle, weighted_r
 from provenglm.types import NumPyArray
 
 _PENALTY_OF_A_GAP = 1e-4
-"""If the penalty is a smaller part of the curvature, the duality gap will hardly end a run. The
+"""If the penalty divided by the curvature is not above this, the duality gap rarely ends a run. The
 moments that it needs then cost more than they save."""
 
 
 class Newton(Method):
-    """Steps along the full gradient, in the metric of a Hessian over all weights.
+    """Newton's method with the gradient of all rows and a factored Hessian of all or some rows.
 
     The Hessian of a sample is corrected by the changes of the gradient along the steps. It is
-    computed again if a step leaves too much and the curvature has changed.
+    computed again if a step leaves too much of the decrement and the curvature has changed.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Newton(Method):
             self._measure(point, scores)
             step, decrement = self._step(point)
         self._last = decrement
-        # The scores along a step cost nothing next to a Hessian of all rows.
+        # Compared with a Hessian of all rows, the scores along a step cost almost nothing.
         along = None
         if self._has_all and not self.objective.table.is_out_of_core:
             along = -(self._sample.rows @ step)
@@ -100,7 +100,11 @@ class Newton(Method):
         self._metric = self._factored(hessian, point)
 
     def _factored(self, hessian: NumPyArray, point: Snapshot) -> CholeskyMetric | TriangleMetric:
-        """Return the factor of the Hessian, or of its root if the Hessian has too few digits."""
+        """Return the Cholesky factor of the Hessian.
+
+        If the Hessian has too few correct digits, return the triangle of a QR factorisation of the
+        weighted rows instead, where that is possible.
+        """
         metric = CholeskyMetric(hessian, self._has_all, self._kept)
         if not metric.is_rough or not isinstance(self._sample.rows, np.ndarray):
             return metric
@@ -136,16 +140,16 @@ class Newton(Method):
     def levels(self) -> Iterator[tuple[Method, float]]:
         """Yield Newton's method on growing parts of the sample.
 
-        Each part is solved to the error that a sample of its size has anyway, about p / 2n in units
-        of the loss. The whole sample is not solved: a step over all rows costs less and leads
-        further.
+        The optimum of n rows differs from that of all rows by about p / 2n of the loss. So each
+        part is solved only to this error. The whole sample is only solved for rows on disk:
+        otherwise a step over all rows costs less and leads further.
         """
         objective, sample = self.objective, self._sample
         theta, null = objective.null()
         if self._has_all:
             return
         objective.takes_moments = self._has_gap(theta)
-        # A pass over data on disk costs so much that solving the whole sample pays.
+        # A pass over rows on disk is so expensive that the whole sample is solved first.
         sizes = [len(sample.target) // (constants.GROWTH if self._block_subsample is None else 1)]
         least = max(constants.LEAST_ROWS // 2, 2 * constants.ROWS_OF_A_FEATURE * len(theta))
         while sizes[-1] >= least:
@@ -165,8 +169,8 @@ class Newton(Method):
     def _has_gap(self, theta: NumPyArray) -> bool:
         """Whether the duality gap may come close to the distance to the optimum.
 
-        The gap is larger by about the curvature divided by the penalty of the least penalised
-        feature.
+        The gap exceeds the distance by a factor of about the curvature divided by the smallest
+        penalty of a feature.
         """
         sample, objective = self._sample, self.objective
         penalty = objective.penalty[:-1][objective.scaling.inverse > 0]

@@ -1,4 +1,4 @@
-r"""The objective in the solver's own coordinates, and its full pass.
+r"""The objective in the solver's own coordinates, and its evaluation by a pass over all rows.
 
 The solver uses :math:`\hat x_j = (x_j - c_j) / d_j` with the weighted mean and standard deviation
 of each feature, and the penalty :math:`\lambda / d_j^2`. This is the same function of the same
@@ -63,9 +63,8 @@ class Snapshot:
     gradient : numpy.ndarray, theta's shape
         The gradient, including that of the L2 penalty.
     kept : Kept, optional
-        The scores with offsets, from which losses and residuals are computed; None for rows that
-        are not in memory.
-    sums : Sums, optional
+        The scores, including offsets; None if the rows are not in memory.
+    sums : PassSums, optional
         The sums from which objective and gradient were computed, in float64 and for the user's
         features.
     is_single : bool
@@ -130,11 +129,11 @@ class PassCounter:
 
 @dataclass
 class Objective:
-    """The objective on rows with targets and shares, which a full pass evaluates.
+    """The objective on rows with targets and shares. A pass over all rows evaluates it.
 
     Attributes
     ----------
-    table : Table or FarTable
+    table : Table or RemoteTable
         The rows with targets, shares and offsets.
     penalty : numpy.ndarray, (p + 1,)
         The L2 penalty of each row of theta: lambda / d_j^2, and 0 for the intercept.
@@ -142,20 +141,20 @@ class Objective:
         The L1 penalty of each row: mu / d_j, and 0 for the intercept. The gradient of a snapshot
         does not include it.
     moments : tuple of numpy.ndarray, optional
-        The mean of the features, (p,), and their products with the targets, theta[:-1]'s shape,
-        which the duality gap needs. The first snapshot computes them as well.
+        The means of the features, (p,), and of their products with the targets, theta[:-1]'s shape.
+        The duality gap needs them. The first snapshot computes them.
     squares : numpy.ndarray, (p,), optional
-        The mean squares of the features, which a proof needs. For dense rows in float64 the first
-        snapshot computes them as well.
+        The mean squares of the features, which a proof needs. The first snapshot of dense rows in
+        float64 computes them, unless there is an L1 penalty.
     takes_moments : bool
-        Whether the first snapshot computes the moments. Without them the duality gap is the trivial
-        bound.
+        Whether the first snapshot computes the moments. Without them the only bound is the
+        objective minus the mean of the losses' infima.
     rare : numpy.ndarray, (p,), bool
         Features whose curvature a sample cannot measure, because too few rows have them.
     left_out : numpy.ndarray, optional
-        The indices of features that vary too little for float64. They only matter without a
-        penalty.
-    reads : Reads
+        The indices of features that are left out because they vary too little for float64. Without
+        a penalty no small gap can then be proven.
+    reads : PassCounter
         The number of rows read, shared with all copies of this objective.
     memory_budget : int, optional
         Bytes that rows on disk may take in memory; see `budget`.
@@ -248,7 +247,7 @@ class Objective:
         return self.reads.rows / self.n
 
     def used(self, theta: NumPyArray) -> NumPyArray:
-        """Return the penalty in the shape that multiplies `theta`."""
+        """Return the L2 penalty, broadcast to the shape of `theta`."""
         return broadcast_rows(self.penalty, theta)
 
     def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
@@ -257,7 +256,7 @@ class Objective:
         return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
 
     def bias_with_offsets(self, bias: NumPyArray, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
-        """Return intercept plus offsets of some rows, in `dtype`.
+        """Return the intercepts plus the offsets of some rows, in `dtype`.
 
         The sum is computed in float64, because both may be large and cancel.
         """
@@ -370,8 +369,8 @@ class Objective:
         value : float
             The sum of the losses.
         gradient : numpy.ndarray, theta's shape
-            The sums of the residuals times the features that `block` returns; in the last row the
-            sums of the residuals.
+            The sums of the residuals times `Block.features`. The last row has the sums of the
+            residuals.
         kept : Kept, optional
             The scores, if they are kept.
         found : Evaluated, optional
@@ -407,7 +406,7 @@ class Objective:
         Parameters
         ----------
         mean : numpy.ndarray, (p,)
-            The sums of the features that `block` returns, weighted with the shares.
+            The sums of `Block.features`, weighted with the shares.
         target_products : numpy.ndarray, (p, K)
             The sums of the same features times `target_columns`.
         """
@@ -520,7 +519,10 @@ def block_rounding(block: Block, loss: Loss) -> tuple[float, RoundingTerms]:
 def residual_rounding(
     loss: Loss, scores: NumPyArray, residual: NumPyArray, target: NumPyArray, share: NumPyArray
 ) -> tuple[float, RoundingTerms]:
-    """Return the result of `block_rounding` for given residuals, the largest over outputs."""
+    """Return the result of `block_rounding` for given residuals.
+
+    For several outputs, the square of a row is that of its largest residual.
+    """
     largest = np.square(residual) if residual.ndim == 1 else np.square(residual).max(axis=1)
     square, has_weight = float(share @ largest), share > 0
     if has_weight.all():

@@ -1,19 +1,19 @@
-r"""Prove how far coefficients are from the optimum, with a Newton step on some of the rows.
+r"""Prove how far coefficients are from the optimum, by a Newton step on some of the rows.
 
 Let :math:`F(\theta) = \sum_i s_i l_i(x_i^T\theta) + \frac12 \theta^T\Lambda\theta
 + \sum_j \mu_j |\theta_j|`, g the gradient of its smooth part, S any set of rows, and
 :math:`H = \sum_S w_i x_i x_i^T + \Lambda` with :math:`w_i = s_i l_i''`. For any v, with
-:math:`a_i = x_i^T v`, :math:`Q = \sum_S w_i a_i^2 + v^T\Lambda v` and the rest
-:math:`\rho = g + q + \sum_S w_i a_i x_i + \Lambda v`, whose norm in :math:`H^{-1}` is at most
-:math:`\tau`,
+:math:`a_i = x_i^T v`, :math:`Q = \sum_S w_i a_i^2 + v^T\Lambda v` and the
+residual :math:`\rho = g + q + \sum_S w_i a_i x_i + \Lambda v`, whose norm in :math:`H^{-1}` is at
+most :math:`\tau`,
 
 .. math::
     F(\theta) - F^* \le (\sqrt Q + \tau)^2 \, \omega(t) / t^2
         + \sum_j (\mu_j |\theta_j| - q_j \theta_j), \qquad |q_j| \le \mu_j,
 
 if the *largest relative move* t is at most 1, with :math:`\omega(t) = t + (1 - t) \log(1 - t)`.
-This is Fenchel's duality gap at residuals that the step v has moved on S. The proof is in
-``docs/linear/certificate.md``. The rows outside of S contribute only to g, so one pass over all
+This is Fenchel's duality gap, with the residuals of the rows in S moved by the step v. The proof is
+in ``docs/linear/certificate.md``. The rows outside of S contribute only to g, so one pass over all
 rows and a Hessian of some rows are enough.
 
 Everything is computed in float64, at the coefficients that the user gets. :math:`\tau` includes a
@@ -51,13 +51,13 @@ UNIT = 2.0**-53
 
 
 _FARTHEST = 300
-"""Features are rescaled if their scale is beyond 2 to the power of plus or minus this: the squares
-of others have full precision."""
+"""A feature is rescaled if its scale is above 2^300 or below 2^-300: its squares could overflow or
+underflow."""
 
 _DEPENDENT, _WHOLE, _MOST_TIMES = 1e-10, 1e-4, 6
-"""A column may be a sum of others if these leave at most this squared part of it unexplained, and
-if its factors, multiplied by a number up to the third value, are at most the second value away from
-whole numbers."""
+"""A column may be a sum of other columns if they leave at most the fraction `_DEPENDENT` of its
+square unexplained, and its factors, all multiplied by one of the numbers 1 to `_MOST_TIMES`, differ
+from whole numbers by less than `_WHOLE`."""
 
 _RELIABLE = 0.01
 """Nothing is proven if the inverse of the Cholesky factor has a larger relative error."""
@@ -107,7 +107,7 @@ class Point:
     penalty : numpy.ndarray, (w,)
         The L2 penalty of each row of theta.
     extra : float
-        The last term of the bound.
+        The terms of the bound that do not depend on the step.
     is_centred : bool
         Whether steps have mean 0 over the classes.
     size : numpy.ndarray, (w,)
@@ -144,7 +144,7 @@ class RowSubset(NamedTuple):
     ----------
     table : Table
     scaling : Scaling, optional
-        The coordinates of its features, if they are not those of the certificate.
+        The coordinates of the table's features, if they are not those of the certificate.
     """
 
     table: AnyTable
@@ -162,7 +162,7 @@ class RowSubset(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The certificate's coordinates: features are centred and divided by powers of two."""
+    """The certificate's coordinates: (x - center) / scale, where scales are powers of two."""
 
     center: NumPyArray
     scale: NumPyArray
@@ -230,7 +230,7 @@ class Certificate:
         return RowSubset(self._table)
 
     def subset(self, indices: NumPyArray) -> RowSubset:
-        """Return the set of the given rows without repetitions; they are kept in memory."""
+        """Return the set of the given rows, without repetitions. They are copied to memory."""
         indices = np.unique(indices)
         features = self._table.picked(indices)
         rows: Rows = DenseRows(features) if isinstance(features, np.ndarray) else CsrRows(features)
@@ -271,7 +271,7 @@ class Certificate:
         ----------
         model : Model
         known : Snapshot, optional
-            A snapshot of this model with its sums. Then only its scores are read, not the rows.
+            A snapshot of this model. If it has its sums, the features are not read again.
         """
         loss, (center, scale) = self.loss, self._place
         coef = model.coef * scale[:, None]
@@ -382,9 +382,9 @@ class Certificate:
     def penalty_bound(self, point: Point, required_gap: float = np.inf) -> float:
         """Return the bound for the step v = 0, by another pass over all rows; inf without L2.
 
-        If features are centred with the curvatures as weights, H is at least the penalty for the
-        features and the sum of the weights for the intercept. If the term of the penalty alone
-        exceeds `required_gap`, the bound is inf, and no pass is made.
+        With features centred by means that are weighted by the curvature, a lower bound of H is the
+        diagonal matrix of the penalties and, for the intercept, the sum of these weights. If the
+        terms of the penalties alone exceed `required_gap`, inf is returned without a pass.
         """
         loss = self.loss
         penalty = point.penalty[: self.p]
@@ -497,10 +497,11 @@ class Certificate:
         return self._bound_at_step(point, rows, step, norm_of, norms, scored)
 
     def qr_bound(self, point: Point) -> float:
-        """Return the bound in coordinates in which all rows are orthonormal; see `orthogonal`.
+        """Return the bound in coordinates in which the columns are orthonormal; see `orthogonal`.
 
-        The bound is for models without an L1 penalty, with the step v = 0. Relative moves are
-        bounded by the norms of the rows, and the curvature of classes by their least probability.
+        It is inf with an L1 penalty, and for rows that are not in memory. The step v is 0. Relative
+        moves are bounded by the norms of the rows, and the curvature of several classes by the
+        smallest probability.
         If columns are sums of others up to rounding, the bound holds for coefficients that are at
         most `LARGEST_RATIO` times as large as these.
         """
@@ -555,9 +556,9 @@ class Certificate:
 
         Without a penalty their coefficients may stay unchanged, because the other coefficients can
         give the same scores. The candidates come from the products of the columns in some rows. A
-        pass over all rows proves a sum in two cases: if its factors and the features are whole
-        numbers, or if it is plus or minus one other column times a power of two. In these cases no
-        product or sum is rounded.
+        pass over all rows proves a sum in three cases: its factors and the features are whole
+        numbers, the column is constant, or the column is plus or minus another one times a power of
+        two. In these cases no product or sum is rounded.
         """
         dependent = np.zeros(self.width, bool)
         used = np.flatnonzero(products.diagonal() > 0)
@@ -629,8 +630,7 @@ class Certificate:
     def _scaled(self, point: Point, scaling: Scaling) -> Point:
         """Return the same model for features (x - center) * inverse.
 
-        The rounding errors of this transformation are added to the error of the gradient, and to
-        the counts of roundings of the features.
+        The rounding errors of this transformation are added to the error of the gradient.
         """
         center, inverse, p = scaling.center, scaling.inverse, self.p
         coef, bias = point.theta[:p], point.bias + center @ point.theta[:p]
@@ -677,8 +677,8 @@ class Certificate:
         norms : Norms
             The bounds of the norms of rows in H^-1.
         scored : float
-            The sum of the sizes of features times coefficients of a row is at most this times the
-            bound of its norm.
+            The sum of |x_j coef_j| over the features of a row is at most this times the bound of
+            the row's norm.
         """
         loss, k, p = self.loss, self.loss.outputs, self.p
         shift = step[-1] if self._has_intercept else np.zeros(k)
@@ -721,14 +721,14 @@ class Certificate:
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty
         if k > 1:
             # A shift of all classes does not change the loss, and steps have no such shift (see
-            # `at`). Any curvature along it is allowed, and makes the matrix positive definite.
+            # `at`). Add some curvature along it, which makes the matrix positive definite.
             for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
                 total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
         return np.asarray(total.reshape(width * k, width * k))
 
 
 class _ProofSums(NamedTuple):
-    """The sums over some rows that a proof needs; those of parts can be added."""
+    """The sums over rows that a proof needs. The sums of two sets of rows can be added."""
 
     value: float
     products: NumPyArray
@@ -856,7 +856,7 @@ def _block_step(
     shift: NumPyArray,
     norms: Norms,
 ) -> tuple[float, NumPyArray, NumPyArray, list[NumPyArray], list[float]]:
-    """Return the sums of a step, the largest moves with their norms, and the largest norm."""
+    """Return the sums of a step, the frontier of moves and norms, and the largest norm."""
     features, share, target = place.features(block), block.share, block.target
     scores, moved = _flat(_scores(block, features, coef, bias)), _flat(features @ step + shift)
     change, square, move = loss.quadratic_step(scores, target, moved)
@@ -879,9 +879,9 @@ def _block_step(
 
 
 def _frontier(move: NumPyArray, norm: NumPyArray) -> list[NumPyArray]:
-    """Return the pairs of move and norm, (2, m), that no other pair exceeds in both numbers.
+    """Return the Pareto frontier of pairs of move and norm, (2, m).
 
-    For any positive factor, one of them has the largest sum of move and factor times norm.
+    For any positive factor, the largest value of move + factor * norm is at one of these pairs.
     """
     if np.isnan(move).any() or np.isnan(norm).any():
         return [np.full((2, 1), np.nan)]

@@ -15,7 +15,7 @@ from provenglm.types import NumPyArray
 
 
 class _Readable(Rows, Protocol):
-    """What storages of rows in this process implement; `take` is of dense ones."""
+    """The methods of all classes that store rows in this process. Only dense rows have `take`."""
 
     def slices(self) -> list[slice]: ...
 
@@ -27,22 +27,22 @@ class _Readable(Rows, Protocol):
 
 
 def slices(rows: Rows) -> list[slice]:
-    """Return the blocks of one pass, in order."""
+    """Return the slices of the blocks of one pass, in order."""
     return cast("_Readable", rows).slices()
 
 
 def block(rows: Rows, part: slice) -> Features:
-    """Return the rows of a slice, converted. The result must not be modified."""
+    """Return the rows of a slice in the dtype of the blocks. Do not modify the result."""
     return cast("_Readable", rows).block(part)
 
 
 def pick(rows: Rows, indices: NumPyArray) -> Features:
-    """Return rows by their indices, converted, in the type of a block."""
+    """Return rows by their indices, in the dtype and type (array or CSR) of the blocks."""
     return cast("_Readable", rows).pick(indices)
 
 
 def gather(rows: Rows, indices: NumPyArray) -> NumPyArray:
-    """Return rows by their indices, converted and dense, as a new array."""
+    """Return rows by their indices in the dtype of the blocks, as a new dense array."""
     picked: Any = pick(rows, indices)
     return np.asarray(picked.toarray() if rows.is_sparse else picked)
 

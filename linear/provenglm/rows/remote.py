@@ -1,8 +1,8 @@
 """Rows in other processes: functions are sent there, and their sums are returned.
 
-The rows are divided into parts, and each part is a `Table` in some process. A function is called
-once per part. Its results are small. They are added here, in the order of a fixed tree over the
-parts, so that the sum does not depend on which process has which part.
+The rows are divided into parts. Each part is a `Table` in one of the processes. A function is
+called once per part, and its small results are sent back. They are added in this process in a fixed
+order, so the sum does not depend on which process has which part.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class RemoteRows(NamedTuple):
     dtype : numpy.dtype
         The dtype of the blocks: float32 or float64.
     is_sparse : bool
+        Whether a block is a CSR matrix.
+    is_on_disk : bool
+        Whether the rows are handled as rows on disk, which they are by default.
     """
 
     shape: tuple[int, ...]
@@ -51,7 +54,7 @@ class RemoteTable(ABC):
 
     Parameters
     ----------
-    rows : FarRows
+    rows : RemoteRows
     workers : Workers
         The threads of this process.
     has_offset : bool
@@ -71,9 +74,10 @@ class RemoteTable(ABC):
         Parameters
         ----------
         function : callable
-            A function of a module. Its first argument is the table of a part.
+            A function that is defined at the top level of a module. Its first argument is the table
+            of a part.
         *small
-            Further arguments, which are pickled.
+            Further arguments. They are pickled.
         """
 
     @property
@@ -181,7 +185,7 @@ def _sum(
 
 
 def _own(table: Table, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-    """Return the positions of the table's rows in `indices`, and their indices in the table."""
+    """Return which `indices` belong to this table, by position, and their rows in the table."""
     places = np.flatnonzero((indices >= table.start) & (indices < table.start + table.n))
     return places, indices[places] - table.start
 

@@ -1,9 +1,9 @@
 """The rows of a data set with their targets, shares and offsets, and all sums over them.
 
-`Table.sum` calls a function once per block of rows and adds the results in a fixed order. For rows
-in memory a table of scores may be kept, and the function gets its part for the block. For rows in
-files or in other processes no array with a number per row is kept between two calls: scores are
-computed from the features whenever a function needs them.
+`Table.sum` calls a function once per block of rows and adds the results in a fixed order. If the
+rows are in memory, the scores of all rows may be kept, and the function gets those of its block. If
+the rows are in files or in other processes, no array with a number per row is kept between two
+calls: scores are computed from the features whenever a function needs them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
 _GROUP, _LEAST_GROUPS = 8, 32
-"""One thread adds the results of up to `_GROUP` blocks; there are at least `_LEAST_GROUPS`
-groups."""
+"""Blocks are summed in groups of up to `_GROUP`, each by one thread. The groups are smaller if
+there would be fewer than `_LEAST_GROUPS` of them."""
 
 
 class Linear(NamedTuple):
-    """A linear model, which can be sent to the process that has the rows.
+    """A linear model. It can be pickled and sent to the processes that have the rows.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Linear(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The arrays with numbers for all rows that are kept for a point, for rows in memory.
+    """The scores and residuals of all rows at a point, which are kept if the rows are in memory.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Block:
     at : Linear, optional
         The model whose scores `scores` returns.
     kept : Kept, optional
-        The kept scores and residuals of this model.
+        The scores and residuals of this model for all rows, if they are kept.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Block:
 
     @property
     def scores(self) -> NumPyArray:
-        """The scores of the model with offsets, (b,) or (b, K)."""
+        """The scores of the model, including offsets, (b,) or (b, K)."""
         if self._kept is not None:
             return self._kept.scores[self.part]
         if self._scores is None:
@@ -195,7 +195,7 @@ class Table:
     offset : numpy.ndarray, (n,) or (n, K), optional
         The offsets of the scores, in float64.
     start : int
-        The index of the first row in the whole data set, if that has several tables.
+        The index of the table's first row in the whole data set, if the data have several tables.
     """
 
     rows: Rows
@@ -231,18 +231,20 @@ class Table:
         return replace(self, rows=self.rows.precise())
 
     def scaled(self, coordinates: Coordinates, dtype: np.dtype[Any], keeps: bool = True) -> Table:
-        """Return a table of a copy of the rows in coordinates.
+        """Return a table of the rows in other coordinates.
 
         Parameters
         ----------
+        coordinates : Coordinates
+        dtype : numpy.dtype
         keeps : bool
-            Whether the copy is made now; if not, each sum computes its blocks again.
+            Whether to copy the rows. If False, each sum transforms its blocks again.
         """
         rows = ScaledRows(self.rows, coordinates, dtype)
         return replace(self, rows=rows_of(rows.copied(self.workers)) if keeps else rows)
 
     def head(self, count: int) -> Table:
-        """Return a table of the first rows of dense rows in memory."""
+        """Return a table of the first `count` rows. The rows must be dense and in memory."""
         part = slice(0, count)
         return replace(
             self,
@@ -253,7 +255,7 @@ class Table:
         )
 
     def subsampled(self, stride: int) -> Table:
-        """Return a table of rows on disk with sums over one block in `stride`."""
+        """Return a table that sums over one block in `stride`. The rows must be on disk."""
         assert isinstance(self.rows, DiskRows)
         return replace(self, rows=self.rows.subsampled(stride))
 
@@ -273,15 +275,15 @@ class Table:
         Parameters
         ----------
         function : callable
-            A function of a block and of `small`. For rows in other processes it must be a function
-            of a module, and `small` must be arguments that can be pickled.
+            A function that is called with a block and `small`. If the rows are in other processes,
+            it must be defined at the top level of a module, and `small` must be picklable.
         at : Linear, optional
             The model whose scores the function needs.
         kept : Kept, optional
             The kept scores and residuals of this model, for rows in memory.
         reads : bool
-            Whether the function needs features. Otherwise blocks have the best size for arrays with
-            a few numbers per row.
+            Whether the function needs features. If neither features nor new scores are needed, the
+            blocks are larger than those that are read.
         """
         if reads or (at is not None and kept is None):
             slices = reading.slices(self.rows)
@@ -318,7 +320,7 @@ class Table:
         """Return rows by their indices, dense and in float64, with `extra` unset columns."""
         raw = np.empty((len(indices), self.rows.shape[1] + extra))
         size = max(constants.LEAST_BLOCK_ROWS, len(indices) // (4 * self.workers.count))
-        # Each thread reads its own part of the file.
+        # Sort the indices, so that each thread reads its own part of the file.
         order = np.argsort(indices) if self.is_out_of_core else None
 
         def gather(start: int) -> None:
