@@ -563,7 +563,10 @@ def choose(
     """
     shape = Shape(problem, is_precise, folds)
     if only is not None:
-        row = next(row for row in TABLE if row.name == only)
+        row = next((row for row in TABLE if row.name == only), None)
+        if row is None or shape.is_smooth == (only == "coordinate-descent"):
+            able = [one.name for one in TABLE if one.can(shape)]
+            raise ValueError(f"method {only!r} does not solve this problem: take one of {able}")
         return Plan(row, shape, f"{only} was requested", row.rows(shape))
     return _choice(shape)
 

@@ -198,8 +198,12 @@ class Stopping:
 
     def is_proven_roughly(self) -> bool:
         """Whether the best point is near enough, but its scores are too imprecise for a proof."""
-        is_near = self.best.gap <= max(self._required_gap(), self._rounding())
-        return is_near and self.has_rough_scores()
+        best = self.best
+        if best.gap > max(self._required_gap(), self._rounding()):
+            return False
+        # The trivial bound has the error of the objective itself, not its square.
+        is_trivial = best.gap >= known_bound(best.method.objective, best.snapshot)
+        return self.has_rough_scores() or (best.snapshot.is_single and is_trivial)
 
     def has_rough_scores(self) -> bool:
         """Whether the best point's scores are derived, or float32 is too imprecise for them.
@@ -213,8 +217,6 @@ class Stopping:
             return True
         if not best.snapshot.is_single:
             return False
-        if best.gap >= known_bound(best.method.objective, best.snapshot):
-            return True  # the objective itself is the bound, and its error is not a square
         loss, scaling = self._objective.loss, self._objective.scaling
         weights, intercept = self._user_coefficients(best)[:2]
         used = scaling.inverse > 0

@@ -21,14 +21,16 @@ class LogCosh(Loss):
     needs_all_targets = True
 
     def value(self, scores, target):
+        # Not log(cosh(e)), which loses the digits of small errors and overflows for large ones.
         size = np.abs(scores - target)
-        return size + np.log1p(np.exp(-2 * size)) - np.log(scores.dtype.type(2))
+        return size + np.log1p(np.expm1(-2 * size) / 2)
 
     def residual(self, scores, target):
         return np.tanh(scores - target)
 
     def curvature(self, scores, target):
-        return 1 - np.square(np.tanh(scores - target))
+        decay = np.exp(-2 * np.abs(scores - target))
+        return 4 * decay / np.square(1 + decay)
 
     def conjugate(self, dual, target):
         entropy = (x_log_x(1 + dual) + x_log_x(1 - dual)) / 2

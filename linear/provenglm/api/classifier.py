@@ -101,6 +101,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     gap_ : float
         Proven bound: ``objective_`` is at most this far above the optimum, up to the rounding of
         float64 (about 1e-14 of it). Both belong to ``coef_`` and ``intercept_`` as they are stored.
+        If X has a dtype that float32 holds exactly, ``objective_`` may be computed in float32: the
+        bound then holds for the exact objective of ``coef_``, of which ``objective_`` has about 6
+        digits.
         See ``docs/linear/certificate.md``. If no better bound can be proven, the optimum is only
         known to be at least the infimum of the loss. Without a penalty, if columns are sums of
         others up to rounding, it is a bound for coefficients of up to 10,000 times the size of
