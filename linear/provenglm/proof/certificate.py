@@ -25,23 +25,37 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from scipy.sparse import issparse
 
-from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss, RoundingTerms
-from provenglm.model.objective import PassSums, Scaling, Snapshot, block_rounding, residual_rounding
+from provenglm.model.losses import OFFSET_OF_FLOAT32, Loss
+from provenglm.model.objective import PassSums, Scaling, Snapshot, block_rounding
 from provenglm.model.returned import shifted
 from provenglm.model.sample import Sample
 from provenglm.model.triangle import parts_of_triangle
+from provenglm.proof.certificate_sums import (
+    Norms,
+    Place,
+    ProofSums,
+    block_hessian,
+    block_step,
+    block_sums,
+    dense,
+    exceptions,
+    flat,
+    least_curvatures,
+    mean_squares,
+    moments,
+    offset_sizes,
+    scores_in,
+)
 from provenglm.proof.orthogonal import LARGEST_RATIO, ProofRows, qr_bounds
 from provenglm.rows.base import Rows
-from provenglm.rows.csr import CsrRows, csr_from_parts
+from provenglm.rows.csr import CsrRows
 from provenglm.rows.dense import DenseRows
-from provenglm.rows.gram import ClassWeights, Weights, gram_of_block, roundings
-from provenglm.rows.products import column_products, column_squares, row_squares
+from provenglm.rows.gram import roundings
 from provenglm.rows.remote import AnyTable
 from provenglm.rows.table import Block, Table
 from provenglm.types import NumPyArray
@@ -161,30 +175,6 @@ class RowSubset(NamedTuple):
         return self._replace(table=self.own.head(count))
 
 
-class Place(NamedTuple):
-    """The certificate's coordinates: (x - center) / scale, where scales are powers of two."""
-
-    center: NumPyArray
-    scale: NumPyArray
-
-    @property
-    def is_moved(self) -> bool:
-        """Whether these coordinates differ from the user's."""
-        return bool(self.center.any() or (self.scale != 1).any())
-
-    def features(self, block: Block) -> Any:
-        """Return a block's features in these coordinates."""
-        raw: Any = block.raw
-        if issparse(raw):
-            if (self.scale != 1).any():
-                numbers = raw.data / self.scale[raw.indices]
-                return csr_from_parts(numbers, raw.indices, raw.indptr, raw.shape)
-            return raw
-        if self.center.any():
-            raw = raw - self.center
-        return raw if (self.scale == 1).all() else raw / self.scale
-
-
 class Certificate:
     """Proofs for models of one data set.
 
@@ -259,7 +249,7 @@ class Certificate:
         """Return the root mean square and the maximum of the offsets' sizes, over all outputs."""
         if not self._table.has_offset:
             return 0.0, 0.0
-        square, largest = self._table.known(_offset_sizes)
+        square, largest = self._table.known(offset_sizes)
         return math.sqrt(square), max(largest)
 
     # --- The pass over all rows -----------------------------------------------------------
@@ -340,15 +330,15 @@ class Certificate:
         is_number = all(np.isfinite(number).all() for number in numbers)
         return point if is_number and noise.is_exact else None
 
-    def _pass_sums(self, coef: NumPyArray, bias: NumPyArray) -> _ProofSums:
+    def _pass_sums(self, coef: NumPyArray, bias: NumPyArray) -> ProofSums:
         knows_squares = self._squares is not None
         given = self._place, self.loss, coef, bias, not knows_squares
-        total: _ProofSums = self._table.sum(_block_sums, *given)
+        total: ProofSums = self._table.sum(block_sums, *given)
         if not knows_squares:
             self._squares = total.squares
         return total
 
-    def _sums_from_snapshot(self, known: Snapshot, sums: PassSums) -> _ProofSums:
+    def _sums_from_snapshot(self, known: Snapshot, sums: PassSums) -> ProofSums:
         """Return the sums of a pass, from the scores and sums that a snapshot has kept."""
         loss = self.loss
         if loss.has_classes:
@@ -362,7 +352,7 @@ class Certificate:
             residual, noise = self._table.sum(block_rounding, loss, kept=known.kept, reads=False)
         if self._squares is None:
             self._squares = sums.squares
-        return _ProofSums(
+        return ProofSums(
             value=sums.value,
             products=sums.products.reshape(self.p, -1),
             sums=sums.residuals.ravel(),
@@ -374,7 +364,7 @@ class Certificate:
     def _mean_squares(self) -> NumPyArray:
         """Return the mean square of each feature, (p,); the first call reads all rows."""
         if self._squares is None:
-            self._squares = self._table.sum(_mean_squares, self._place)
+            self._squares = self._table.sum(mean_squares, self._place)
         return self._squares
 
     # --- Bounds -----------------------------------------------------------------------------
@@ -434,7 +424,7 @@ class Certificate:
         penalty = point.penalty[: self.p]
         inverse_penalty = np.divide(1, penalty, out=np.zeros(self.p), where=penalty > 0)
         given = self._place, self.loss, point.theta[: self.p], point.bias, inverse_penalty
-        total, weight, farthest = self._table.sum(_least_curvatures, *given)
+        total, weight, farthest = self._table.sum(least_curvatures, *given)
         return (total / weight if weight > 0 else total), weight, float(np.max(farthest))
 
     def newton_bound(self, point: Point, rows: RowSubset) -> float:
@@ -453,7 +443,7 @@ class Certificate:
         if point.is_free:
             products = hessian
             if k > 1:
-                products = rows.table.sum(_moments, self._place, self._has_intercept)
+                products = rows.table.sum(moments, self._place, self._has_intercept)
             kept &= ~np.repeat(self._dependent(products, rows.scaling), k)
         hessian = hessian[np.ix_(kept, kept)]
         roots = np.sqrt(diagonal[kept])
@@ -523,8 +513,8 @@ class Certificate:
             weights.clear()
             for part in parts:
                 block = Block(table, 0, part)
-                numbers, share, target = _dense(place.features(block)), block.share, block.target
-                scores = _flat(_scores(block, numbers, point.theta[:p], point.bias))
+                numbers, share, target = dense(place.features(block)), block.share, block.target
+                scores = flat(scores_in(block, numbers, point.theta[:p], point.bias))
                 weights.append(share * loss.least_curvature(scores, target))
                 farthest.append(float((np.abs(numbers) @ np.abs(point.theta[:p])).max()))
                 features = np.hstack([numbers - center, np.ones((len(block), width - p))])
@@ -623,7 +613,7 @@ class Certificate:
         if len(columns):
             alone_ = columns[alone], alone, value
             given = factors, self._has_intercept, is_pair, alone_
-            are &= self._table.sum(_exceptions, *given) == 0
+            are &= self._table.sum(exceptions, *given) == 0
         dependent[columns[are]] = True
         return dependent
 
@@ -683,7 +673,7 @@ class Certificate:
         loss, k, p = self.loss, self.loss.outputs, self.p
         shift = step[-1] if self._has_intercept else np.zeros(k)
         given = self._place, loss, point.theta[:p], point.bias, step[:p], shift, norms
-        square, products, sums, moves, largest_norms = rows.table.sum(_block_step, *given)
+        square, products, sums, moves, largest_norms = rows.table.sum(block_step, *given)
         farthest = float(np.max(largest_norms))
         total = np.vstack([products, sums]) if self._has_intercept else products
         penalty = point.penalty[:, None]
@@ -716,7 +706,7 @@ class Certificate:
         """Return the Hessian of some rows with the penalty, for a flattened theta."""
         k, width = self.loss.outputs, self.width
         given = self._place, self.loss, point.theta[: self.p], point.bias, self._has_intercept
-        total = rows.table.sum(_block_hessian, *given).reshape(width, k, width, k)
+        total = rows.table.sum(block_hessian, *given).reshape(width, k, width, k)
         for k_ in range(k):
             total[np.arange(width), k_, np.arange(width), k_] += point.penalty
         if k > 1:
@@ -725,198 +715,3 @@ class Certificate:
             for j in range(width) if point.is_centred else np.flatnonzero(point.penalty == 0):
                 total[j, :, j, :] += np.trace(total[j, :, j, :]) / k**2
         return np.asarray(total.reshape(width * k, width * k))
-
-
-class _ProofSums(NamedTuple):
-    """The sums over rows that a proof needs. The sums of two sets of rows can be added."""
-
-    value: float
-    products: NumPyArray
-    sums: NumPyArray
-    squares: NumPyArray
-    residual: float
-    noise: RoundingTerms
-
-
-class Norms(NamedTuple):
-    """Bounds of the norms of rows: the root of `factor` times the weighted sum of their squares.
-
-    Attributes
-    ----------
-    weights : numpy.ndarray, (p,)
-    intercept_weight : float
-        The weight of the intercept's column.
-    factor : float
-    """
-
-    weights: NumPyArray
-    intercept_weight: float
-    factor: float
-
-    def of(self, features: Any) -> NumPyArray:
-        """Return the bounds for some rows, (rows,)."""
-        return np.asarray(
-            np.sqrt((row_squares(features, self.weights) + self.intercept_weight) * self.factor)
-        )
-
-
-# --- Functions of a block -------------------------------------------------------------------
-
-
-def _scores(block: Block, features: Any, coef: NumPyArray, bias: NumPyArray) -> NumPyArray:
-    """Return the scores of features in the certificate's coordinates, (b, K)."""
-    offset = 0.0 if block.offset is None else block.offset.reshape(len(block), -1)
-    return np.asarray(features @ coef + (bias + offset))
-
-
-def _flat(scores: NumPyArray) -> NumPyArray:
-    """Return scores, (b, K), in the shape that losses expect."""
-    return scores[:, 0] if scores.shape[1] == 1 else scores
-
-
-def _offset_sizes(block: Block) -> tuple[float, list[float]]:
-    assert block.offset is not None
-    sizes = np.abs(block.offset.reshape(len(block), -1)).max(axis=1)
-    # Rows without a weight do not count.
-    sizes[block.share == 0] = 0
-    return float(block.share @ np.square(sizes)), [float(sizes.max())]
-
-
-def _mean_squares(block: Block, place: Place) -> NumPyArray:
-    return column_squares(place.features(block), block.share)
-
-
-def _moments(block: Block, place: Place, has_intercept: bool) -> NumPyArray:
-    """Return the products of the columns, (w, w)."""
-    return gram_of_block(place.features(block), block.share, ones=has_intercept)
-
-
-def _block_sums(
-    block: Block,
-    place: Place,
-    loss: Loss,
-    coef: NumPyArray,
-    bias: NumPyArray,
-    takes_squares: bool,
-) -> _ProofSums:
-    features, share, target = place.features(block), block.share, block.target
-    scores = _flat(_scores(block, features, coef, bias))
-    value, residual = loss.value_and_residual(scores, target)
-    square, noise = residual_rounding(loss, scores, residual, target, share)
-    weighted = share[:, None] * residual.reshape(len(share), -1)
-    squares = column_squares(features, share) if takes_squares else np.zeros(0)
-    products, sums = column_products(features, weighted), weighted.sum(axis=0)
-    return _ProofSums(float(share @ value), products, sums, squares, square, noise)
-
-
-def _least_curvatures(
-    block: Block,
-    place: Place,
-    loss: Loss,
-    coef: NumPyArray,
-    bias: NumPyArray,
-    inverse_penalty: NumPyArray,
-) -> tuple[NumPyArray, float, list[float]]:
-    features = place.features(block)
-    scores = _flat(_scores(block, features, coef, bias))
-    curvature = block.share * loss.least_curvature(scores, block.target)
-    norms = row_squares(features, inverse_penalty)
-    if loss.outputs == 1:
-        with np.errstate(divide="ignore"):
-            norms = np.minimum(norms, 1 / curvature)
-    largest = float(norms[curvature > 0].max(initial=0.0))
-    return column_products(features, curvature), float(curvature.sum()), [largest]
-
-
-def _block_hessian(
-    block: Block,
-    place: Place,
-    loss: Loss,
-    coef: NumPyArray,
-    bias: NumPyArray,
-    has_intercept: bool,
-) -> NumPyArray:
-    features, share = place.features(block), block.share
-    scores = _scores(block, features, coef, bias)
-    weights: Weights
-    if loss.outputs == 1:
-        weights = share * loss.sure_curvature(scores[:, 0], block.target)
-    else:
-        weights = ClassWeights(loss.probability(scores), share)
-    return gram_of_block(features, weights, ones=has_intercept)
-
-
-def _block_step(
-    block: Block,
-    place: Place,
-    loss: Loss,
-    coef: NumPyArray,
-    bias: NumPyArray,
-    step: NumPyArray,
-    shift: NumPyArray,
-    norms: Norms,
-) -> tuple[float, NumPyArray, NumPyArray, list[NumPyArray], list[float]]:
-    """Return the sums of a step, the frontier of moves and norms, and the largest norm."""
-    features, share, target = place.features(block), block.share, block.target
-    scores, moved = _flat(_scores(block, features, coef, bias)), _flat(features @ step + shift)
-    change, square, move = loss.quadratic_step(scores, target, moved)
-    weighted = (share * change.T).T.reshape(len(share), -1)
-    sure = loss.sure_curvature(scores, target).reshape(len(share), -1)
-    curvature = share * sure.max(axis=1)
-    used = curvature > 0
-    each = norms.of(features)
-    farthest = float(each[used].max(initial=0.0))
-    if loss.outputs == 1:
-        with np.errstate(divide="ignore"):
-            each = np.minimum(each, 1 / np.sqrt(curvature))
-    return (
-        float(share @ square),
-        column_products(features, weighted),
-        weighted.sum(axis=0),
-        _frontier(move[used], each[used]),
-        [farthest],
-    )
-
-
-def _frontier(move: NumPyArray, norm: NumPyArray) -> list[NumPyArray]:
-    """Return the Pareto frontier of pairs of move and norm, (2, m).
-
-    For any positive factor, the largest value of move + factor * norm is at one of these pairs.
-    """
-    if np.isnan(move).any() or np.isnan(norm).any():
-        return [np.full((2, 1), np.nan)]
-    order = np.lexsort([-norm, -move])
-    move, norm = move[order], norm[order]
-    before = np.concatenate([[-np.inf], np.maximum.accumulate(norm)[:-1]])
-    kept = norm > before
-    return [np.stack([move[kept], norm[kept]])]
-
-
-def _exceptions(
-    block: Block,
-    factors: NumPyArray,
-    has_intercept: bool,
-    is_pair: NumPyArray,
-    alone: tuple[NumPyArray, NumPyArray, NumPyArray],
-) -> NumPyArray:
-    """Return, for each sum of columns, 1 if it differs from 0 in a row of the block, else 0."""
-    raw, p = block.raw, block.raw.shape[1]
-    used, constant = factors[:p] != 0, factors[-1] if has_intercept else 0.0
-    is_sum = (raw @ factors[:p] + constant == 0).all(axis=0)
-    is_sum &= is_pair | ~(used & ~_are_exact(raw)[:, None]).any(axis=0)
-    columns, places, value = alone
-    is_sum[places] = (_dense(raw[:, columns]) == value).all(axis=0)
-    return np.asarray(~is_sum, np.intp)
-
-
-def _dense(block: Any) -> NumPyArray:
-    return np.asarray(block.toarray() if issparse(block) else block)
-
-
-def _are_exact(block: Any) -> NumPyArray:
-    """Return which columns contain only whole numbers whose sums are exact, (p,)."""
-    if issparse(block):
-        data = block.data
-        is_rounded = (np.rint(data) != data) | (np.abs(data) >= 2**20)
-        return np.asarray(np.bincount(block.indices[is_rounded], minlength=block.shape[1]) == 0)
-    return np.asarray((np.rint(block) == block).all(axis=0) & (np.abs(block).max(axis=0) < 2**20))
