@@ -564,7 +564,7 @@ def choose(
     shape = Shape(problem, is_precise, folds)
     if only is not None:
         row = next((row for row in TABLE if row.name == only), None)
-        if row is None or shape.is_smooth == (only == "coordinate-descent"):
+        if row is None or not (shape.is_smooth or only == "coordinate-descent"):
             able = [one.name for one in TABLE if one.can(shape)]
             raise ValueError(f"method {only!r} does not solve this problem: take one of {able}")
         return Plan(row, shape, f"{only} was requested", row.rows(shape))
