@@ -369,13 +369,14 @@ TABLE = (
     Row(
         "row-space-newton",
         needs="fewer dense rows than features, in memory, up to `MOST_WEIGHTS` of them times "
-        "classes, and a penalty",
+        "classes, a penalty, and an intercept: far columns are centred only with one",
         costs="6 steps of newton-cholesky with a weight for each row, and the factor that turns "
         "the rows",
         can=lambda shape: (
             shape.is_smooth
             and shape.problem.l2 > 0
             and not (shape.is_sparse or shape.is_on_disk)
+            and shape.problem.fit_intercept
             and shape.n < shape.p
             and (shape.n + 1) * shape.outputs <= constants.MOST_WEIGHTS
         ),
