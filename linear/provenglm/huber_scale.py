@@ -29,11 +29,11 @@ Therefore a Newton step for w, b and sigma moves the u_i of rows that are not ou
 remaining error is quadratic in the distance to the optimum.
 
 Without a penalty the sum of s_i u_i x_i must be exactly 0. A small change of the u_i of rows that
-are not outliers cancels the sum that rounding has left. The size tau of this change, the root of
-(1/S) sum_i s_i change_i^2, is the norm of the sum in the inverse of these rows' products, and
-`orthogonal` bounds it. Then mean(u y) is mean(u r) for the residuals r of any coefficients, and F
-is at least mean(u r) - tau root(mean(r^2)), where the second mean is over the rows that are not
-outliers. The conditions on u are checked with a margin for a change of size tau.
+are not outliers cancels the sum that rounding has left. Let tau be the size of this change, the
+root of (1/S) sum_i s_i change_i^2. It equals the norm of that sum in the inverse of the Gram matrix
+of these rows; `orthogonal` bounds it. Then mean(u y) is mean(u r) for the residuals r of any
+coefficients, and F is at least mean(u r) - tau root(mean(r^2)), where the second mean is over the
+rows that are not outliers. The conditions on u are checked with a margin for a change of size tau.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def best_scale(
     Returns
     -------
     float
-        The best sigma. It is 0 (or `least`) if so many residuals are 0 that f stays below 1; all
-        rows except outliers are then fitted perfectly.
+        The best sigma. If f stays below 1 it is 0, or `least`: all rows except outliers are then
+        fitted perfectly.
     """
     unit = float(np.abs(residual).max(initial=0.0))
     if unit == 0:
@@ -186,7 +186,7 @@ def bound_without_penalty(
     """Return a lower bound of F without a penalty, in two passes over the rows.
 
     See the module's docstring. If columns are sums of others up to rounding, the bound holds for
-    coefficients of at most `LARGEST_RATIO` times the size of these.
+    coefficients that are at most `LARGEST_RATIO` times as large as `coef`.
 
     Parameters
     ----------

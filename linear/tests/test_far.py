@@ -87,7 +87,7 @@ class Processes:
         return found
 
 
-class RemoteTable(RemoteTable):
+class PipedTable(RemoteTable):
     def __init__(self, processes, n, workers, has_offset):
         super().__init__(RemoteRows((n, P), np.dtype(np.float64)), workers, has_offset)
         self.processes = processes
@@ -102,7 +102,7 @@ class FarProblem(Problem):
 
     def table(self, workers, *, precise=False):
         n = self.features.shape[0]
-        return RemoteTable(self.processes, n, workers, self.offset is not None)
+        return PipedTable(self.processes, n, workers, self.offset is not None)
 
 
 def data(loss, n=6000, seed=0):
@@ -188,4 +188,32 @@ def test_a_fit_on_rows_in_two_processes(monkeypatch, case):
 def test_a_closure_does_not_pass_the_door():
     _, tables = problems(*CASES["squared"])
     with Processes(tables, 2) as processes, pytest.raises((AttributeError, pickle.PicklingError)):
-        RemoteTable(processes, 6000, Workers(0), False).sum(lambda block: len(block))
+        PipedTable(processes, 6000, Workers(0), False).sum(lambda block: len(block))
+
+
+class Here(RemoteTable):
+    """A table whose parts are in this process."""
+
+    def __init__(self, tables):
+        dtype = tables[0].rows.dtype
+        rows = RemoteRows((sum(table.n for table in tables), P), dtype)
+        super().__init__(rows, Workers(0))
+        self.tables = tables
+
+    def run(self, function, *small):
+        return [function(table, *small) for table in self.tables]
+
+
+def test_the_sizes_of_blocks_are_those_of_the_dtype(monkeypatch):
+    """A proof counts roundings by them."""
+    monkeypatch.setattr(constants, "BLOCK_BYTES", 1 << 13)
+    X, y = data(Squared())
+    share = np.full(len(y), 1 / len(y))
+    near = [
+        Table(DenseRows(X.astype(np.float32)[k::2]), y[k::2], share, Workers(0)) for k in (0, 1)
+    ]
+    far = Here(near)
+    for _ in range(2):
+        assert far.sizes == [size for table in near for size in table.sizes]
+        assert far.precise().sizes == [size for table in near for size in table.precise().sizes]
+    assert far.sizes != far.precise().sizes

@@ -10,13 +10,14 @@ uses a working set of features: those with nonzero coefficients, and as many aga
 gradients exceed the penalty most (Johnson & Guestrin 2015; Massias, Gramfort & Salmon 2018). The
 certificate covers all features.
 
-Coordinate descent finds which coefficients are 0, and the signs of the others. A linear system then
-gives the values of these others. If H is computed as a matrix, the system is solved by a factor. H
-is kept while steps gain enough, and corrected by the change of the gradient along each step (BFGS:
-Nocedal & Wright 2006, equation 6.19). For sparse rows, and for more features than a matrix can
-have, H is never computed: coordinate descent tracks the change of the scores by each step (as in
-LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients solve the system. For classes
-of dense rows in memory only the blocks of H of each class are computed: see `softmax_descent`.
+Coordinate descent finds the signs of the coefficients, and which of them are 0. A linear system
+then gives the values of the others. If H is computed as a matrix, the system is solved by a factor.
+H is kept while steps gain enough, and corrected by the change of the gradient along each step
+(BFGS: Nocedal & Wright 2006, equation 6.19). For sparse rows, and for more features than a matrix
+can have, H is never computed: coordinate descent tracks the change of the scores by each step (as
+in LIBLINEAR's newGLMNET: Yuan, Ho & Lin 2012), and conjugate gradients solve the system. For
+classes of dense rows in memory only the blocks of H of each class are computed: see
+`softmax_descent`.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class _Columns:
         self._parts = [slice(first, min(first + count, n)) for first in range(0, n, count)]
 
     def can_replace(self, chosen: NumPyArray) -> bool:
-        """Whether all of these features are kept, with few others, so that this saves time."""
+        """Whether these columns can be used for `chosen`: they include it, and few others."""
         has_few = len(self.chosen) <= _FEW_OTHERS * len(chosen)
         return has_few and bool(np.isin(chosen, self.chosen, assume_unique=True).all())
 

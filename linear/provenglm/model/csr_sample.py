@@ -12,7 +12,7 @@ from provenglm.model.objective import Scaling
 from provenglm.model.sample import Sample
 from provenglm.rows.csr import CsrRows
 from provenglm.rows.gram import Weights, gram
-from provenglm.rows.products import column_products, column_squares
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -91,21 +91,6 @@ class CenteredRows:
         gradient[-1] = self._intercept * total
         return gradient
 
-    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
-        """Return the products of the columns' squares with numbers of rows, of theta's shape."""
-        features, center = self.features, self._center
-        total = numbers.sum(axis=0)
-        product = np.empty((self.shape[1], *numbers.shape[1:]))
-        feature_products = product[:-1].T  # so that numbers of the columns multiply it
-        feature_products[:] = column_squares(features, numbers).T
-        feature_products -= 2 * center * column_products(features, numbers).T
-        feature_products += np.multiply.outer(total, np.square(center))
-        # For a constant column the result is rounding, which may be negative.
-        np.maximum(feature_products, 0, out=feature_products)
-        feature_products *= np.square(self._inverse)
-        product[-1] = self._intercept * total
-        return product
-
     def gram(self, weights: Weights, workers: Workers) -> NumPyArray:
         """Return the weighted products of the columns with each other."""
         scaling = Scaling(self._center, self._inverse)
@@ -123,9 +108,6 @@ class SparseSample(Sample):
 
     def products(self, residual: NumPyArray) -> NumPyArray:
         return self.rows.products(residual)
-
-    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
-        return self.rows.products_of_squares(numbers)
 
     def gram(self, weights: Weights) -> NumPyArray:
         return self.rows.gram(weights, self.workers)

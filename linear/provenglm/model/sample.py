@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from provenglm import constants
 from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.gram import ClassWeights, Weights, gram
-from provenglm.rows.products import column_products, column_squares
+from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -78,14 +77,6 @@ class Sample:
     def products(self, residual: NumPyArray) -> NumPyArray:
         """Return the products of the columns with numbers of the rows, in theta's shape."""
         return column_products(self.rows, residual)
-
-    def products_of_squares(self, numbers: NumPyArray) -> NumPyArray:
-        """Return the products of the columns' squares with numbers of the rows."""
-        total = np.zeros((self.rows.shape[1], *numbers.shape[1:]))
-        for start in range(0, len(numbers), constants.BLOCK_ROWS):
-            part = slice(start, start + constants.BLOCK_ROWS)
-            total += column_squares(self.rows[part], numbers[part])
-        return total
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
         """Return the Hessian with the penalty, (p + 1) K square, for a flattened theta."""

@@ -364,7 +364,7 @@ def evaluate_folds(
     folds : numpy.ndarray, (f,)
         The indices of the folds.
     model : Linear
-        The models of these folds side by side, (p, f K).
+        The models of these folds, whose weights (p, f K) are side by side.
     """
     return _sums(block, loss, folds, model, _scores(block, model))
 

@@ -372,9 +372,9 @@ class Certificate:
     def penalty_bound(self, point: Point, required_gap: float = np.inf) -> float:
         """Return the bound for the step v = 0, by another pass over all rows; inf without L2.
 
-        With features centred by means that are weighted by the curvature, a lower bound of H is the
-        diagonal matrix of the penalties and, for the intercept, the sum of these weights. If the
-        terms of the penalties alone exceed `required_gap`, inf is returned without a pass.
+        The features are centred with means weighted by the curvature. H is then at least the
+        diagonal matrix of the penalties, with the sum of the curvatures for the intercept. Without
+        a pass, inf is returned if the terms of the penalties alone exceed `required_gap`.
         """
         loss = self.loss
         penalty = point.penalty[: self.p]

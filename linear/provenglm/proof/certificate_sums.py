@@ -202,7 +202,7 @@ def block_step(
 def _frontier(move: NumPyArray, norm: NumPyArray) -> list[NumPyArray]:
     """Return the Pareto frontier of pairs of move and norm, (2, m).
 
-    For any positive factor, the largest value of move + factor * norm is at one of these pairs.
+    One of these pairs has the largest move + factor * norm, whatever the positive factor is.
     """
     if np.isnan(move).any() or np.isnan(norm).any():
         return [np.full((2, 1), np.nan)]

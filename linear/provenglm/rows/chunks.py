@@ -35,8 +35,9 @@ _PATHS = (str, os.PathLike)
 class Chunks:
     """The rows of several chunks, one after the other, to be used as X.
 
-    Nothing is read before `fit`. The estimators of `provenglm` read the rows in blocks, never all
-    at once. The optimum is that of the same rows in one array.
+    Nothing is read before `fit`. The estimators of `provenglm` read the rows in blocks. Only up to
+    eight million numbers are read at once, if `memory_limit` has room for a fit on them in memory.
+    The optimum is that of the same rows in one array.
 
     Parameters
     ----------

@@ -8,16 +8,15 @@ order, so the sum does not depend on which process has which part.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from copy import copy
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from provenglm.rows.base import Features
-from provenglm.rows.table import Kept, Linear, Table, added
+from provenglm.rows.table import CachedSums, Kept, Linear, Table, added
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -49,7 +48,7 @@ class RemoteRows(NamedTuple):
         return self._replace(dtype=np.dtype(np.float64))
 
 
-class RemoteTable(ABC):
+class RemoteTable(CachedSums, ABC):
     """The table of rows in other processes, with the methods of `Table`.
 
     Parameters
@@ -91,10 +90,14 @@ class RemoteTable(ABC):
         table.rows = self.rows.precise()
         return table
 
-    @cached_property
+    @property
     def sizes(self) -> list[int]:
-        """The number of rows of each block."""
-        return [size for sizes in self.run(_sizes, self._is_precise) for size in sizes]
+        """The number of rows of each block, which depends on the dtype."""
+        key = _sizes, self._is_precise
+        if key not in self._known:
+            self._known[key] = [size for sizes in self.run(*key) for size in sizes]
+        found: list[int] = self._known[key]
+        return found
 
     def sum(
         self,
@@ -107,13 +110,6 @@ class RemoteTable(ABC):
         """Return the sum of a function's results for all blocks; see `Table.sum`."""
         assert kept is None
         return _tree(self.run(_sum, self._is_precise, function, small, at, reads))
-
-    def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
-        """Return the sum of a function that needs no features; see `Table.known`."""
-        key = function, small
-        if key not in self._known:
-            self._known[key] = self.sum(function, *small, reads=False)
-        return self._known[key]
 
     def gathered(self, indices: NumPyArray, extra: int = 0) -> NumPyArray:
         """Return rows by their indices, dense and in float64, with `extra` unset columns."""

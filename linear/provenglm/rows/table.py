@@ -8,6 +8,7 @@ calls: scores are computed from the features whenever a function needs them.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -181,8 +182,28 @@ class Block:
         return None if kept is None or kept.residuals is None else kept.residuals[self.part]
 
 
+class CachedSums:
+    """A table whose sums of a few numbers, which need no features, are computed only once."""
+
+    _known: dict[Any, Any]
+
+    @abstractmethod
+    def sum(self, function: Callable[..., Any], *small: Any, reads: bool = True) -> Any:
+        """Return the sum of a function's results for all blocks."""
+
+    def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
+        """Return the sum of a function that needs no features, which is computed only once.
+
+        The result must not be modified.
+        """
+        key = function, small
+        if key not in self._known:
+            self._known[key] = self.sum(function, *small, reads=False)
+        return self._known[key]
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(CachedSums):
     """The rows of a data set with targets, shares and offsets.
 
     Parameters
@@ -305,16 +326,6 @@ class Table:
         for found in self.workers.map(sum_group, range(0, len(slices), size), together=1):
             total = added(total, found)
         return total
-
-    def known(self, function: Callable[..., Any], *small: Hashable) -> Any:
-        """Return the sum of a function that needs no features, which is computed only once.
-
-        The result must not be modified.
-        """
-        key = function, small
-        if key not in self._known:
-            self._known[key] = self.sum(function, *small, reads=False)
-        return self._known[key]
 
     def gathered(self, indices: NumPyArray, extra: int = 0) -> NumPyArray:
         """Return rows by their indices, dense and in float64, with `extra` unset columns."""
