@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 import warnings
@@ -18,16 +17,13 @@ from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from provenglm import constants
-from provenglm.api.inference import covariance
 from provenglm.api.progress import Progress, distance
 from provenglm.api.validation import check_features, check_offset
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
-from provenglm.model.losses import Loss
 from provenglm.model.solution import Settings, Solution, StopReason
 from provenglm.rows.disk_checks import joined
 from provenglm.rows.far_parts import Data
-from provenglm.rows.kinds import rows_of, taken
+from provenglm.rows.kinds import rows_of
 from provenglm.rows.products import row_products
 from provenglm.types import NumPyArray, Verbose
 from provenglm.workers import Workers
@@ -37,11 +33,6 @@ Start = tuple[NumPyArray, NumPyArray]
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 _PACKAGE = __name__.split(".")[0]
-
-_SAME_DATA, _ROUNDING = 1e-6, 1e-14
-"""Tolerances for the test that data are those of the fit: the relative difference between their
-objective and objective_, and the rounding of products. On 3,600 random problems the largest
-difference was 2 % of the tolerance."""
 
 
 def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -> None:
@@ -278,13 +269,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         )
         self._without_offset.add(method)
 
-    def _check_offset_given(self, offset: object) -> None:
-        """Raise a ValueError if the fit had an offset, but `offset` is None."""
-        if self._without_offset is not None and offset is None:
-            raise ValueError(
-                "fit had an offset, and covariance needs all data of the fit: give the offset, too"
-            )
-
     def _name_of(self, column: int) -> str:
         """Return the index of a column, with its name if there is one."""
         names = getattr(self, "feature_names_in_", None)
@@ -308,92 +292,6 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         coef = self._dense_coef().T.astype(np.float64)
         intercept = np.atleast_1d(np.asarray(self.intercept_, dtype=np.float64))
         return coef, intercept if self.fit_intercept else np.zeros_like(intercept)
-
-    def _covariance(
-        self,
-        features: Data,
-        loss: Loss,
-        scores: NumPyArray,
-        target: NumPyArray,
-        weight: NumPyArray | None,
-        strength: float,
-        l1_ratio: float,
-    ) -> NumPyArray:
-        """Return the covariance matrix; `strength` is the penalty on the sum of the losses.
-
-        Raises
-        ------
-        ValueError
-            If there is no covariance, or if the data are not those of the fit.
-        """
-        # With cross-validation and refit=False there is no stop_reason_.
-        ended = next(
-            (r for r in StopReason if r.value == getattr(self, "stop_reason_", None)), None
-        )
-        if ended is not None and ended.is_unbounded:
-            raise ValueError(
-                f"{ended.value}: infinite coefficients have no standard errors; give a penalty, "
-                "such as C=1e4 or alpha=1e-6"
-            )
-        if l1_ratio > 0 and math.isfinite(strength) and strength > 0:
-            raise ValueError(
-                f"l1_ratio is {l1_ratio:g}, and coefficients that an L1 penalty sets to 0 have no "
-                "standard errors: fit the remaining columns with l1_ratio=0"
-            )
-        rows = rows_of(features, np.dtype(np.float64))
-        weight = np.ones(len(target)) if weight is None else weight
-        losses, residual = loss.value_and_residual(scores, target)
-        counts = weight > 0  # the loss of a row with weight 0 may be infinite, and 0 * inf is NaN
-        losses, residual = np.where(counts, losses, 0), np.where(counts, residual, 0)
-        fisher = np.where(counts, loss.fisher(scores), 1)
-        self._check_data(features, losses, residual, weight, strength)
-        return covariance(
-            rows,
-            loss,
-            residual,
-            fisher,
-            weight,
-            strength,
-            bool(self.fit_intercept),
-            getattr(self, "feature_names_in_", None),
-        )
-
-    def _check_data(
-        self,
-        features: Data,
-        losses: NumPyArray,
-        residual: NumPyArray,
-        weight: NumPyArray,
-        strength: float,
-    ) -> None:
-        """Raise a ValueError if the sum of the weights or the objective differs from the fit's."""
-        total = float(weight.sum())
-        if not math.isclose(total, getattr(self, "_total", total), rel_tol=_SAME_DATA):
-            raise ValueError(
-                f"the weights of these rows have the sum {total:g} (the number of rows if there "
-                f"are no weights), and those of the fit had {self._total:g}: give the rows and the "
-                "weights of the fit"
-            )
-        if not hasattr(self, "objective_"):  # a search with refit=False
-            return
-
-        coef = self._dense_coef()[0]
-        penalty = strength / total * float(coef @ coef) / 2
-        objective = float(weight @ losses) / total + penalty
-        size = float(weight @ np.abs(losses)) / total + penalty
-        off = abs(objective - self.objective_)
-        if off <= _SAME_DATA * size:
-            return
-        # The rounding error of a score is relative to its products, not to their sum.
-        few = np.arange(min(len(weight), constants.LEAST_ROWS))
-        products = abs(taken(features, few, np.dtype(np.float64))) @ np.abs(coef)
-        slope = float(weight @ np.abs(residual)) / total
-        if not off <= _SAME_DATA * size + _ROUNDING * slope * float(products.max()):
-            raise ValueError(
-                f"these are not the data of the fit: their objective is {objective:.8g}, and "
-                f"objective_ is {self.objective_:.8g}: give X, y, sample_weight and offset of the "
-                "fit, and leave coef_ as it is"
-            )
 
     def _dense_coef(self) -> NumPyArray:
         """Return the coefficients as an array, (K, p)."""

@@ -13,8 +13,9 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from provenglm.api.base import LinearEstimator, all_or_nothing
+from provenglm.api.base import all_or_nothing
 from provenglm.api.far_data import Checked, far_data
+from provenglm.api.inference import DataOfFit, InferenceMixin
 from provenglm.api.validation import (
     check_features,
     check_labels,
@@ -37,7 +38,7 @@ from provenglm.types import NumPyArray, Verbose
 __all__ = ["GLMClassifier"]
 
 
-class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
+class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
     """Logistic and softmax regression with a proven distance to the optimum.
 
     The objective is that of :class:`sklearn.linear_model.LogisticRegression`, which this class can
@@ -363,32 +364,9 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         self.coef_ = self._dense_coef()
         return self
 
-    def covariance(
-        self, X: object, y: object, sample_weight: object = None, offset: object = None
-    ) -> NumPyArray:
-        """Return the covariance matrix of the coefficients, for two classes.
-
-        It is the inverse of the Fisher information H. With a penalty it is M^-1 H M^-1, where M is
-        the Hessian of the penalised objective; this is the variance of the penalised estimate and
-        does not include its bias.
-
-        Parameters
-        ----------
-        X, y, sample_weight, offset
-            The arguments of `fit`. Weights are treated as frequencies.
-
-        Returns
-        -------
-        numpy.ndarray of shape (p + 1, p + 1), or (p, p) without an intercept
-            The covariance matrix. The last row and column belong to the intercept.
-
-        Raises
-        ------
-        ValueError
-            If there are more than two classes, if there is an L1 penalty, if the data are not those
-            of the fit, or if there is no penalty and columns are linearly dependent or classes can
-            be separated.
-        """
+    def _data_of_fit(
+        self, X: object, y: object, sample_weight: object, offset: object
+    ) -> DataOfFit:
         self._check_offset_given(offset)
         features = self._rows_to_score(X)
         scores = self._with_offset(X, offset, "covariance", features)
@@ -400,18 +378,17 @@ class GLMClassifier(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         labels = check_labels(type(self).__name__, y, features)
         weight = with_class_weight(labels, check_weight(sample_weight, features), self.class_weight)
-        target = np.asarray(labels.classes[labels.codes] == self.classes_[1], np.float64)
         C, l1_ratio = self._penalty()
-        return self._covariance(features, Logistic(), scores[:, 0], target, weight, 1 / C, l1_ratio)
-
-    def standard_errors(
-        self, X: object, y: object, sample_weight: object = None, offset: object = None
-    ) -> NumPyArray:
-        """Return the standard errors of the coefficients, with that of the intercept last.
-
-        They are the square roots of the diagonal of `covariance`, with the same parameters.
-        """
-        return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
+        return DataOfFit(
+            features,
+            Logistic(),
+            scores[:, 0],
+            (labels.classes[labels.codes] == self.classes_[1]).astype(np.intp),
+            np.ones(len(scores)) if weight is None else weight,
+            check_offset(joined("offset", offset, X), len(scores)),
+            1 / C,
+            l1_ratio,
+        )
 
     def _labels(self, scores: NumPyArray) -> NumPyArray:
         """Return the most probable labels, (n,)."""

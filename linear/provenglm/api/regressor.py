@@ -9,8 +9,9 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.base import RegressorMixin
 
-from provenglm.api.base import LinearEstimator, Start, all_or_nothing
+from provenglm.api.base import Start, all_or_nothing
 from provenglm.api.far_data import Checked, far_data
+from provenglm.api.inference import DataOfFit, InferenceMixin
 from provenglm.api.validation import (
     check_exposure,
     check_features,
@@ -34,7 +35,7 @@ from provenglm.types import NumPyArray, Verbose
 __all__ = ["GLMRegressor"]
 
 
-class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
+class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
     """Generalized linear regression with a proven distance to the optimum.
 
     The loss is squared, Huber, Poisson, gamma or Tweedie, with L2 and L1 penalties. The default
@@ -251,33 +252,9 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
             return float(r2_score(target, loss.prediction(scores), sample_weight=weight))
         return explained_deviance(loss, check_target(name, y, scores, weight, loss), scores, weight)
 
-    def covariance(
-        self, X: object, y: object, sample_weight: object = None, offset: object = None
-    ) -> NumPyArray:
-        """Return the covariance matrix of the coefficients.
-
-        It is the inverse of the Fisher information H. With a penalty it is M^-1 H M^-1, where M is
-        the Hessian of the penalised objective; this is the variance of the penalised estimate and
-        does not include its bias. For the squared, gamma and Tweedie losses it is multiplied by the
-        dispersion, which is estimated as in statsmodels' GLM: Pearson's statistic divided by the
-        sum of the weights minus the degrees of freedom.
-
-        Parameters
-        ----------
-        X, y, sample_weight, offset
-            The arguments of `fit`. Weights are treated as frequencies.
-
-        Returns
-        -------
-        numpy.ndarray of shape (p + 1, p + 1), or (p, p) without an intercept
-            The covariance matrix. The last row and column belong to the intercept.
-
-        Raises
-        ------
-        ValueError
-            If the loss is Huber's, if there is an L1 penalty, if the data are not those of the fit,
-            or if there is no penalty and columns are linearly dependent.
-        """
+    def _data_of_fit(
+        self, X: object, y: object, sample_weight: object, offset: object
+    ) -> DataOfFit:
         if self.loss == "huber":
             raise ValueError(
                 "loss is 'huber', which has no likelihood and no Fisher information: resample the "
@@ -290,18 +267,18 @@ class GLMRegressor(RegressorMixin, LinearEstimator):  # type: ignore[misc]
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
         weight = check_weight(sample_weight, features)
         target = check_target(type(self).__name__, y, features, weight, loss)
-        total = len(target) if weight is None else float(weight.sum())
+        weight = np.ones(len(target)) if weight is None else weight
         alpha, l1_ratio = self._penalty()
-        return self._covariance(features, loss, scores, target, weight, alpha * total, l1_ratio)
-
-    def standard_errors(
-        self, X: object, y: object, sample_weight: object = None, offset: object = None
-    ) -> NumPyArray:
-        """Return the standard errors of the coefficients, with that of the intercept last.
-
-        They are the square roots of the diagonal of `covariance`, with the same parameters.
-        """
-        return np.asarray(np.sqrt(self.covariance(X, y, sample_weight, offset).diagonal()))
+        return DataOfFit(
+            features,
+            loss,
+            scores,
+            target,
+            weight,
+            check_offset(joined("offset", offset, X), len(scores)),
+            alpha * float(weight.sum()),
+            l1_ratio,
+        )
 
     def _loss(self) -> Loss:
         """Return the loss object for the arguments."""
