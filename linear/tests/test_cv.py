@@ -551,3 +551,22 @@ def test_a_distance_that_is_not_known_is_called_so():
         "optimum that is not known yet, because max_iter snapshots were taken: raise max_iter or "
         "tol, or leave out the Cs of the weakest penalties"
     )
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_path_and_the_one_standard_error_rule(classes):
+    X, y = problem(classes=classes)
+    search = GLMClassifierCV(Cs=[0.01, 0.1, 1.0, 100.0], scoring="neg_log_loss", tol=1e-10)
+    found = search.path(X, y)
+    for k, C in enumerate(search.Cs):
+        model = GLMClassifier(C, tol=1e-10).fit(X, y)
+        expected = np.column_stack([model.coef_, model.intercept_])
+        np.testing.assert_allclose(found.coefs[0, k], expected, atol=1e-3)
+        assert found.gaps[0, k] <= 1e-9
+    chosen = search.set_params(refit="one-standard-error").fit(X, y)
+    mean = chosen.scores_.mean(axis=0)[0]
+    error = chosen.scores_[:, 0, mean.argmax()].std(ddof=1) / np.sqrt(len(chosen.scores_))
+    # The strongest penalty is the smallest C.
+    assert (
+        min(C for C, m in zip(search.Cs, mean, strict=True) if m >= max(mean) - error) == chosen.C_
+    )

@@ -279,3 +279,44 @@ def test_what_is_not_reached_is_warned_of_once(way):
         GLMRegressorCV("gamma", alphas=[1.0, 1e-4], max_iter=1, tol=1e-14).fit(X, y)
     assert "alpha=" in str(seen[0].message)
     assert ["of the path" in str(one.message) for one in seen] == [True, False]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_path_on_all_rows_is_a_fit_for_each_alpha(loss, weighted):
+    X, y, weight = problem(loss)
+    given = (X, y, weight if weighted else None)
+    ratios = [0.0] if loss == "huber" else [0.0, 0.7]
+    search = GLMRegressorCV(loss, alphas=ALPHAS, l1_ratios=ratios, tol=1e-12)
+    strengths, coefs, gaps = search.path(*given)
+    assert not hasattr(search, "coef_")
+    np.testing.assert_array_equal(strengths, np.tile(ALPHAS, (len(ratios), 1)))
+    for (r, ratio), (k, alpha) in itertools.product(enumerate(ratios), enumerate(ALPHAS)):
+        model = GLMRegressor(loss, alpha=alpha, l1_ratio=ratio, tol=1e-12).fit(*given)
+        found = coefs[r, k]
+        np.testing.assert_allclose(found[0, :-1], model.coef_, rtol=1e-4, atol=1e-7)
+        assert found[0, -1] == pytest.approx(model.intercept_, rel=1e-4, abs=1e-6)
+        assert 0 <= gaps[r, k] <= 1e-11 * abs(model.objective_)
+
+
+def test_the_one_standard_error_rule():
+    X, y, _ = problem("poisson", n=80, p=12)
+    search = GLMRegressorCV("poisson", alphas=30, l1_ratios=[0.5, 1.0], cv=8)
+    best = search.fit(X, y)
+    r = int(np.flatnonzero(best.l1_ratios_ == best.l1_ratio_)[0])
+    scores, alphas = best.scores_[:, r], best.alphas_[r]
+    mean, error = scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(8)
+    top = mean.argmax()
+    expected = max(a for a, m in zip(alphas, mean, strict=True) if m >= mean[top] - error[top])
+    chosen = search.set_params(refit="one-standard-error").fit(X, y)
+    assert alphas[top] < expected == chosen.alpha_
+    assert chosen.l1_ratio_ == best.l1_ratios_[r]
+    model = GLMRegressor("poisson", alpha=expected, l1_ratio=chosen.l1_ratio_).fit(X, y)
+    np.testing.assert_allclose(chosen.coef_, model.coef_, atol=1e-4)
+
+
+def test_one_standard_error_needs_two_folds():
+    X, y, _ = problem("squared")
+    search = GLMRegressorCV(cv=ShuffleSplit(1), refit="one-standard-error")
+    with pytest.raises(ValueError, match="needs at least two folds, and cv gives one"):
+        search.fit(X, y)

@@ -67,9 +67,11 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):
     scoring : str, callable or None
         The score on held-out rows: a name known to scikit-learn, or a callable
         ``scorer(estimator, X, y)``. None means the accuracy.
-    refit : bool, default True
+    refit : bool or 'one-standard-error', default True
         Whether to fit all rows with the best C. If False, C and coefficients are the means over
-        folds of the best ones of each fold.
+        folds of the best ones of each fold. 'one-standard-error' fits all rows with the strongest
+        penalty whose mean score is at most a standard error below the best, for the best
+        `l1_ratio`: a sparser or smaller model that is as good as far as the folds can tell.
     class_weight : dict, 'balanced' or None
         As in :class:`GLMClassifier`. 'balanced' counts all rows, not those of a fold.
     tol : float, default 1e-6
@@ -142,7 +144,7 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):
         fit_intercept: bool = True,
         cv: object = None,
         scoring: str | Callable[..., float] | None = None,
-        refit: bool = True,
+        refit: bool | str = True,
         class_weight: Mapping[object, float] | str | None = None,
         tol: float = 1e-6,
         max_iter: int = 1000,

@@ -130,7 +130,7 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):
         fit_intercept: bool = True,
         cv: object = None,
         scoring: str | Callable[..., float] | None = None,
-        refit: bool = True,
+        refit: bool | str = True,
         tol: float = 1e-6,
         max_iter: int = 1000,
         max_time: float | None = None,

@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -22,6 +22,7 @@ from provenglm.api.splits import (
     checked_ratios,
     checked_strengths,
     splits_of,
+    within_one_error,
 )
 from provenglm.arguments import check_number, check_verbose
 from provenglm.model.budget import beside_folds
@@ -42,6 +43,28 @@ _FINAL_FIT_ATTRIBUTES = (
     *("objective_", "gap_", "decrement_", "history_"),
     *("solver_", "why_", "stop_reason_", "scale_"),
 )
+
+
+_ONE_ERROR = "one-standard-error"
+
+
+class Path(NamedTuple):
+    """The optima on all rows for a grid of penalties.
+
+    Attributes
+    ----------
+    strengths : numpy.ndarray of shape (n_l1_ratios, n_strengths)
+        The Cs or alphas of each ratio.
+    coefs : numpy.ndarray of shape (n_l1_ratios, n_strengths, K, p + 1)
+        Coefficients, with the intercept last (without an intercept, the last dimension is p). K is
+        1 for regression and for two classes.
+    gaps : numpy.ndarray of shape (n_l1_ratios, n_strengths)
+        The proven distance of each point to its optimum.
+    """
+
+    strengths: NumPyArray
+    coefs: NumPyArray
+    gaps: NumPyArray
 
 
 @dataclass(frozen=True)
@@ -76,7 +99,7 @@ class CrossValidated(RoutedScoring):
     """
 
     l1_ratios: Sequence[float]
-    refit: bool
+    refit: bool | str
     n_jobs: int | None
 
     # The base class reads these; here they are not parameters.
@@ -164,14 +187,11 @@ class CrossValidated(RoutedScoring):
             If a point of the path or the final fit does not reach `tol`.
         """
         check_params(params, self, "fit")
-        strengths = checked_strengths(self.strength, getattr(self, f"{self.strength}s"))
-        if not isinstance(self.refit, (bool, np.bool_)):
-            raise TypeError(f"refit must be True or False, got {self.refit!r}")
-        ratios = checked_ratios(self.l1_ratios)
+        if not isinstance(self.refit, (bool, np.bool_)) and self.refit != _ONE_ERROR:
+            raise TypeError(f"refit must be True, False or {_ONE_ERROR!r}, got {self.refit!r}")
         deadline = self._deadline()
-        data = self._data(X, y, sample_weight, offset)
+        data, ratios, grid = self._data_and_grid(X, y, sample_weight, offset)
         problem = data.problem
-        grid = self._grid(strengths, ratios, problem)
         split_params, score_params = self._routed(data.weight, params)
         counts, tests = splits_of(
             self.cv, problem.features, data.target, split_params, is_classifier(self)
@@ -187,10 +207,7 @@ class CrossValidated(RoutedScoring):
                 )
             self._check_fold(data, fold, folds.weight(fold))
         # A list per ratio, with a list per fold, with the points for all strengths.
-        by_ratio = [
-            self._paths(replace(folds, l1_ratio=ratio), ratio_strengths, deadline)
-            for ratio, ratio_strengths in zip(ratios, grid, strict=True)
-        ]
+        by_ratio = self._paths(folds, ratios, grid, deadline)
         paths = [list(fold_paths) for fold_paths in zip(*by_ratio, strict=True)]
         scorer = None if self.scoring is None else get_scorer(self.scoring)
         scores = np.array(
@@ -206,6 +223,49 @@ class CrossValidated(RoutedScoring):
         self._total = float(len(data.target)) if weight is None else float(weight.sum())
         self._keep_offset(problem.offset)
         return self
+
+    def path(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> Path:
+        """Return the optimum on all rows for each penalty. The estimator is not fitted by it.
+
+        It is the path of :func:`sklearn.linear_model.enet_path`, for every loss.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset
+            As in `fit`.
+
+        Returns
+        -------
+        Path
+            The named tuple ``(strengths, coefs, gaps)``.
+
+        Warns
+        -----
+        sklearn.exceptions.ConvergenceWarning
+            If a point does not reach `tol`.
+        """
+        deadline = self._deadline()
+        data, ratios, grid = self._data_and_grid(X, y, sample_weight, offset)
+        problem = data.problem
+        once = np.ones(len(problem.target), dtype=np.uint8)
+        whole = Folds(beside_folds(problem, 1, once.nbytes), [once], self.strength, self._on_mean)
+        points = [paths[0] for paths in self._paths(whole, ratios, grid, deadline)]
+        return Path(
+            grid,
+            np.array([[_row(point, problem.fit_intercept) for point in path] for path in points]),
+            np.array([[point.gap for point in path] for path in points]),
+        )
+
+    def _data_and_grid(
+        self, X: object, y: object, sample_weight: object, offset: object
+    ) -> tuple[CheckedData, NumPyArray, NumPyArray]:
+        """Return the checked data, the ratios, and the strengths for each ratio."""
+        strengths = checked_strengths(self.strength, getattr(self, f"{self.strength}s"))
+        ratios = checked_ratios(self.l1_ratios)
+        data = self._data(X, y, sample_weight, offset)
+        return data, ratios, self._grid(strengths, ratios, data.problem)
 
     def _scored(
         self,
@@ -234,8 +294,18 @@ class CrossValidated(RoutedScoring):
         meaning = "maximum time of the fit in seconds"
         return time.perf_counter() + check_number("max_time", self.max_time, meaning, 0, above=True)
 
-    def _paths(self, folds: Folds, strengths: NumPyArray, deadline: float) -> list[list[PathPoint]]:
-        """Return the points of each fold, in the order of `strengths`."""
+    def _paths(
+        self, folds: Folds, ratios: NumPyArray, grid: NumPyArray, deadline: float
+    ) -> list[list[list[PathPoint]]]:
+        """Return the points for each ratio and each fold, in the order of the strengths."""
+        return [
+            self._paths_of_ratio(replace(folds, l1_ratio=ratio), strengths, deadline)
+            for ratio, strengths in zip(ratios, grid, strict=True)
+        ]
+
+    def _paths_of_ratio(
+        self, folds: Folds, strengths: NumPyArray, deadline: float
+    ) -> list[list[PathPoint]]:
         name = type(self).__name__
         verbose = check_verbose(self.verbose)
         progress = Progress(name, 0, self._checked_tol())
@@ -267,7 +337,10 @@ class CrossValidated(RoutedScoring):
     ) -> None:
         """Choose the best strength and ratio, fit all rows with them, and set the attributes."""
         problem = folds.problem
-        if self.refit:
+        if self.refit == _ONE_ERROR:
+            penalties = np.array([[self._on_mean(s, 1.0) for s in each] for each in grid])
+            places = [within_one_error(scores, penalties)] * len(paths)
+        elif self.refit:
             places = [best_of(scores.mean(axis=0))] * len(paths)
         else:
             places = [best_of(fold_scores) for fold_scores in scores]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
@@ -140,3 +141,27 @@ def best_of(scores: NumPyArray) -> tuple[int, int]:
         )
     k, r = np.unravel_index(int(np.nanargmax(scores.T)), scores.T.shape)
     return int(k), int(r)
+
+
+def within_one_error(scores: NumPyArray, penalties: NumPyArray) -> tuple[int, int]:
+    """Return the indices of the greatest penalty that is as good as the best up to its error.
+
+    This is the one-standard-error rule (Breiman, Friedman, Olshen & Stone 1984, section 3.4.3), as
+    glmnet's ``lambda.1se`` applies it: among the strengths of the best ratio, the greatest penalty
+    whose mean score is at most a standard error of the best mean below that.
+
+    Parameters
+    ----------
+    scores : numpy.ndarray, (n_folds, n_l1_ratios, n_strengths)
+    penalties : numpy.ndarray, (n_l1_ratios, n_strengths)
+    """
+    if len(scores) < 2:
+        raise ValueError(
+            "refit='one-standard-error' needs at least two folds, and cv gives one: a standard "
+            "error is that of a mean over folds"
+        )
+    mean = scores.mean(axis=0)
+    k, r = best_of(mean)
+    error = float(scores[:, r, k].std(ddof=1)) / math.sqrt(len(scores))
+    is_good = mean[r] >= mean[r, k] - error
+    return int(np.argmax(np.where(is_good, penalties[r], -np.inf))), r
