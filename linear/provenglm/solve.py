@@ -22,7 +22,7 @@ from provenglm.model.solution import ROUNDING, Record, Settings, Solution, StopR
 from provenglm.plan import Plan, choose, in_memory_if_small
 from provenglm.proof.duality import duality_gap, known_bound
 from provenglm.proof.prover import Prover
-from provenglm.stopping import Stopping
+from provenglm.stopping import Stopping, is_as_low
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
@@ -340,15 +340,15 @@ class _Run:
         """Return the point after a step, its gap, and the length of the step that was taken.
 
         The length is 0 if the step is rejected. A step is accepted if it lowers the objective. If
-        rounding hides the difference, it is accepted if the gap becomes smaller.
+        rounding hides the difference, it is accepted if the gap becomes smaller: see `is_as_low`.
         """
         new, length = advanced(self._method, point, step)
         if length == 0:
             return point, gap, 0.0
         new_gap = self._bound(new)
         rounding = ROUNDING * abs(point.objective)
-        gained = point.objective - new.objective
-        is_nearer = gained > rounding or (gained >= -rounding and new_gap < _NEARER * gap)
+        is_lower = point.objective - new.objective > rounding
+        is_nearer = is_lower or (new_gap < _NEARER * gap and is_as_low(new, new_gap, point))
         return new, new_gap, length if is_nearer or step.is_whole else 0.0
 
     def _bound(self, point: Snapshot, objective: Objective | None = None) -> float:

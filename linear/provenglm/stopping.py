@@ -42,6 +42,10 @@ _MAX_ESTIMATE_ERROR = 10
 required distance and the estimate."""
 
 
+_RISE = 1e-3
+"""A rise of the objective by less than this part of a point's proven distance may be rounding."""
+
+
 @dataclass(frozen=True)
 class Best:
     """A point of a run, with its estimated and proven distance to the optimum."""
@@ -55,6 +59,21 @@ class Best:
     def theta(self) -> NumPyArray:
         """The coefficients in the coordinates of the problem's objective."""
         return self.method.back(self.snapshot.theta)
+
+
+def is_as_low(new: Snapshot, gap: float, old: Snapshot) -> bool:
+    """Whether a point is not higher than another one, up to rounding.
+
+    The rounding error of an objective is not known if the scores are large: losses near 0 then have
+    few digits. So a rise is taken for rounding as long as it is small beside the bound.
+
+    Parameters
+    ----------
+    gap : float
+        The bound of the new point's distance to the optimum.
+    """
+    allowed = max(ROUNDING * abs(old.objective), _RISE * gap)
+    return new.objective <= old.objective + allowed
 
 
 class Stopping:
@@ -143,9 +162,9 @@ class Stopping:
 
         The proof is then linear in the error of the coefficients, and the objective quadratic.
         """
-        allowed = self.best.snapshot.objective + self._rounding()
-        is_no_higher = point.objective <= allowed
-        return self._objective.l1 is not None and is_no_higher and gap < self.best.gap
+        best = self.best
+        is_nearer = gap < best.gap and is_as_low(point, gap, best.snapshot)
+        return self._objective.l1 is not None and is_nearer
 
     # The rule.
 

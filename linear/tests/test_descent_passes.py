@@ -12,7 +12,9 @@ from provenglm.model.sampling import prepare
 from provenglm.proof.duality import duality_gap
 from provenglm.workers import Workers
 from scipy.sparse import csr_array, random as random_matrix
+from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
 
 LOSSES = [Logistic(), Squared(), Poisson(), Huber(1.0)]
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
@@ -166,3 +168,13 @@ def test_a_lasso_of_kept_products_is_that_of_fresh_products(monkeypatch):
     fresh = GLMRegressor(alpha=0.01, l1_ratio=1.0, tol=1e-10).fit(X, y)
     assert kept.objective_ == pytest.approx(fresh.objective_, rel=1e-10)
     np.testing.assert_allclose(kept.coef_, fresh.coef_, atol=1e-5)
+
+
+@pytest.mark.parametrize("C", [1e4, 1e6, 1e8])
+def test_an_objective_with_few_digits_does_not_end_a_run(C):
+    # The classes are all but separable: scores of 1e5 leave few digits in losses near 0, and the
+    # last steps only reduce the gap.
+    X, y = load_breast_cancer(return_X_y=True)
+    for rows, _ in StratifiedKFold(5).split(X, y):
+        model = GLMClassifier(C, l1_ratio=1.0).fit(X[rows], y[rows])
+        assert model.gap_ <= 1e-6
