@@ -353,7 +353,7 @@ def solve_with_scale(
     epsilon = problem.loss.epsilon
     if problem.offset is not None:
         # The search only depends on residuals.
-        problem = replace(problem, target=problem.target - problem.offset, offset=None)
+        problem = replace(problem, target=problem.target - problem.offset[:, 0], offset=None)
     return _Search(in_memory_if_small(problem), epsilon, settings).run(start)
 
 

@@ -324,7 +324,7 @@ class _Run:
         method, theta = self._method, self._null_theta
         objective = method.objective
         if given is not None:
-            point = objective.snapshot(method.start(given.reshape(theta.shape)))
+            point = objective.snapshot(method.start(given))
             if point.objective < self._null:
                 return point
         for level, required_decrement in method.levels():

@@ -342,7 +342,7 @@ class Stopping:
             reason=reason,
             method=best.method.name,
             why=why + best.method.why,
-            scores=None if kept is None else kept.scores.reshape(len(kept.scores), -1),
+            scores=None if kept is None else kept.scores,
             step=user.step,
             culprit=self._culprit(user, reason),
         )

@@ -272,11 +272,6 @@ class Draws:
         self.choices.append(rows)
 
 
-def to_columns(theta):
-    """Theta (p + 1,) or (p + 1, K) as (p + 1, K)."""
-    return theta.reshape(len(theta), -1)
-
-
 def target_of(loss, scores, rng):
     """Targets drawn from the model with these scores (n, K): the optimum is finite."""
     n = len(scores)

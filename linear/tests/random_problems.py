@@ -141,9 +141,8 @@ class Random(NamedTuple):
         return Chunks(paths)
 
     def moved(self, scores: np.ndarray) -> np.ndarray:
-        """Scores with the offsets, as losses take them."""
-        flat = _flat(scores)
-        return flat if self.offset is None else flat + self.offset
+        """Scores with the offsets."""
+        return scores if self.offset is None else scores + self.offset.reshape(scores.shape)
 
 
 def problem(seed: int, kind: str = "l2") -> Random:
@@ -348,7 +347,7 @@ def value(problem: Random, theta: np.ndarray) -> tuple[float, float]:
     penalty = problem.l2 / 2 * float(np.square(theta[:-1]).sum())
     penalty += problem.l1 * float(np.abs(theta[:-1]).sum())
     if isinstance(problem.loss, Huber):
-        error = problem.target - problem.moved(scores)
+        error = problem.target - problem.moved(scores)[:, 0]
         loss, scale = with_best_scale(error, problem.share, problem.loss.epsilon)
         residual = np.clip(error / max(scale, 1e-300), -problem.loss.epsilon, problem.loss.epsilon)
     else:
@@ -396,10 +395,6 @@ def with_best_scale(error: np.ndarray, share: np.ndarray, epsilon: float) -> tup
     return float(high / 2 + share @ (inside * (size - inside / 2)) / high), high
 
 
-def _flat(scores: np.ndarray) -> np.ndarray:
-    return scores[:, 0] if scores.shape[1] == 1 else scores
-
-
 class Smooth(NamedTuple):
     """F without the L1 penalty, at theta: (p, K)."""
 
@@ -412,24 +407,24 @@ class Smooth(NamedTuple):
 
     def value(self, theta: np.ndarray) -> float:
         with np.errstate(over="ignore"):
-            losses = self.loss.value(_flat(self.rows @ theta) + self.offset, self.target)
+            losses = self.loss.value(self.rows @ theta + self.offset, self.target)
         return float(self.share @ losses) + 0.5 * float(self.penalty @ np.square(theta).sum(axis=1))
 
     def rounding(self, theta: np.ndarray) -> float:
-        residual = self.loss.residual(_flat(self.rows @ theta) + self.offset, self.target)
+        residual = self.loss.residual(self.rows @ theta + self.offset, self.target)
         value = self.value(theta)
         return rounding_of(self.rows, theta, self.share, residual, value, self.offset)
 
     def derivatives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradient, (p, K), and the Hessian, (p K, p K)."""
         rows, target, share, loss, penalty, offset = self
-        (n, p), k = rows.shape, loss.outputs
-        scores = _flat(rows @ theta) + offset
-        residual = share[:, None] * loss.residual(scores, target).reshape(n, k)
+        p, k = rows.shape[1], loss.outputs
+        scores = rows @ theta + offset
+        residual = share[:, None] * loss.residual(scores, target)
         gradient = rows.T @ residual + penalty[:, None] * theta
         hessian = np.zeros((p, k, p, k))
         if k == 1:
-            weight = share * loss.weight_in_hessian(scores, target)
+            weight = share * loss.second_derivative(scores, target).diagonal[:, 0]
             hessian[:, 0, :, 0] = (rows.T * weight) @ rows
         else:
             mean = loss.probability(scores)
@@ -490,7 +485,7 @@ def least(problem: Random, found: np.ndarray) -> tuple[float, float]:
     """
     kept = problem.share > 0
     rows, target, share = problem.dense[kept], problem.target[kept], problem.share[kept]
-    offset = 0.0 if problem.offset is None else problem.offset[kept]
+    offset = 0.0 if problem.offset is None else problem.offset[kept].reshape(kept.sum(), -1)
     center = rows.mean(axis=0) if problem.has_intercept else np.zeros(rows.shape[1])
     scale = np.sqrt(np.square(rows - center).mean(axis=0))
     scale[scale == 0] = 1

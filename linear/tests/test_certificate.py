@@ -92,7 +92,7 @@ def test_no_bound_is_below_the_truth(loss: Loss, seed: int) -> None:
         moved = theta * (1 + distance * random.standard_normal(theta.shape))
         coef, bias = moved[:p], moved[-1] if intercept else np.zeros(loss.outputs)
         scores = X @ coef + bias
-        losses = loss.value(scores[:, 0] if loss.outputs == 1 else scores, y)
+        losses = loss.value(scores, y)
         true = float(share @ losses) + l2 / 2 * float(np.square(coef).sum()) - best
         for rows in (None, random.permutation(n)[: n // 2]):
             for bound in bounds(proof, coef, bias, l2, rows):
@@ -112,7 +112,7 @@ def test_no_bound_is_below_the_truth(loss: Loss, seed: int) -> None:
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
 def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> None:
     random = np.random.default_rng(1)
-    n, p, k, l2 = 200, 4, loss.outputs, 1e-3
+    n, p, l2 = 200, 4, 1e-3
     X = random.standard_normal((n, p)) * [1, 5, 0.1, 1] + offset * np.array([1, 0, 0.1, 0])
     y = targets(loss, (X - X.mean(axis=0)) @ random.standard_normal(p), random)
     share = random.random(n) * (random.random(n) < 0.8)
@@ -121,14 +121,13 @@ def test_the_sums_of_a_snapshot_stand_for_a_pass(loss: Loss, offset: float) -> N
     theta *= 1 + 1e-4 * random.standard_normal(theta.shape)
     inverse = 1 / X.std(axis=0)
     scaling = Scaling(X.mean(axis=0), inverse)
-    flat = theta if k > 1 else theta[:, 0]
-    start = scaling.from_user(flat[:p], flat[p])
+    start = scaling.from_user(theta[:p], theta[p])
     penalty = np.append(l2 * inverse**2, 0.0)
     rows = rows_of(X, np.dtype(np.float64))
     objective = Objective(Table(rows, y, share, Workers(10)), loss, scaling, penalty, True)
     snapshot = objective.snapshot(start)
     coef, bias = scaling.to_user(start)
-    model = Model(coef.reshape(p, k), np.atleast_1d(bias), l2)
+    model = Model(coef, bias, l2)
 
     proof, other = certificate(X, y, loss, share), certificate(X, y, loss, share)
     point, expected = proof.at(model, snapshot), other.at(model)
@@ -290,19 +289,19 @@ def dependent(kind: str, random: np.random.Generator, n: int) -> tuple[np.ndarra
 )
 def test_exact_sums_of_columns_are_proven_without_a_penalty(loss, kind, way) -> None:
     random = np.random.default_rng(3)
-    n, k = 300, loss.outputs
+    n = 300
     X, base = dependent(kind, random, n)
     alike = (base - base.mean(axis=0)) / base.std(axis=0)
     y = targets(loss, alike @ random.standard_normal(base.shape[1]), random)
     share = np.full(n, 1 / n)
     best, theta = newton(alike, y, share, loss, 0.0, True)
     theta = theta + 1e-3 * random.standard_normal(theta.shape)
-    flat = alike @ theta[:-1] + theta[-1]
-    true = float(share @ loss.value(flat if k > 1 else flat[:, 0], y)) - best
+    scores = alike @ theta[:-1] + theta[-1]
+    true = float(share @ loss.value(scores, y)) - best
     # The same model, with other coefficients for the columns that are too many.
     size = np.maximum(X.std(axis=0), 1e-3)
     alike = np.column_stack([(X - X.mean(axis=0)) / size, np.ones(n)])
-    coef = np.linalg.lstsq(alike, flat, rcond=None)[0]
+    coef = np.linalg.lstsq(alike, scores, rcond=None)[0]
     weights = coef[:-1] / size[:, None]
     if way == "sparse" and kind == "far off":
         pytest.skip("sparse rows are not centred")

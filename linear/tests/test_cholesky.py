@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of
 from provenglm.model.cholesky import CholeskyMetric, factor, inverse
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
@@ -60,9 +60,9 @@ def test_a_factor_of_what_is_not_finite():
 def test_hessian_of_a_sample(loss, weights):
     sample, dense, theta = case(loss, weights)
     scores = sample.rows @ theta
-    hessian = dense.hessian(to_columns(theta))
+    hessian = dense.hessian(theta)
     if loss.name == "huber":
         # What stands for the curvature where there is none.
-        weight = np.maximum(loss.curvature(scores, sample.target), 1e-3)
+        weight = np.maximum(loss.curvature(scores, sample.target), 1e-3)[:, 0]
         hessian = (dense.X.T * (weight * dense.share)) @ dense.X + np.diag(dense.penalty)
     np.testing.assert_allclose(sample.hessian(scores), hessian, atol=1e-12)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, residuals
 from provenglm import constants
 from provenglm.proof.duality import duality_gap
 from provenglm.rows import csr, reading
@@ -203,16 +203,16 @@ def test_full_pass(block_numbers, loss, dtype, intercept, size):
         snapshot = objective.snapshot(theta)
         oracle = Dense.of(dense, objective.scaling.center, objective.scaling.inverse)
         tol = 100 * float(np.finfo(dtype).eps)
-        assert snapshot.objective == pytest.approx(oracle.value(to_columns(theta)), rel=tol)
-        scores = oracle.scores(to_columns(theta))
-        np.testing.assert_allclose(to_columns(snapshot.scores), scores, rtol=tol, atol=tol)
+        assert snapshot.objective == pytest.approx(oracle.value(theta), rel=tol)
+        scores = oracle.scores(theta)
+        np.testing.assert_allclose(snapshot.scores, scores, rtol=tol, atol=tol)
         r = residuals(loss, scores, problem.target)
         terms = np.abs(oracle.X).T @ np.abs(r * oracle.share[:, None]) + 1
-        error = to_columns(snapshot.gradient) - oracle.gradient(to_columns(theta))
+        error = snapshot.gradient - oracle.gradient(theta)
         assert (np.abs(error) / terms).max() < tol
     mean, of_target = objective.moments
     np.testing.assert_allclose(mean, oracle.share @ oracle.X[:, :-1], atol=tol)
-    target = np.eye(loss.outputs)[problem.target] if loss.outputs > 1 else problem.target
+    target = np.eye(loss.outputs)[problem.target] if loss.outputs > 1 else problem.target[:, None]
     expected = (oracle.X[:, :-1].T * oracle.share) @ target
     np.testing.assert_allclose(of_target, expected, atol=10 * tol)
 
@@ -288,7 +288,7 @@ def test_gap_bounds_the_distance(loss, size):
             away = rng.normal(size=best.shape)
             away[-1] *= objective.intercept
             theta = best + far * away
-            snapshot = objective.snapshot(theta if loss.outputs > 1 else theta[:, 0])
+            snapshot = objective.snapshot(theta)
             gap = duality_gap(objective, snapshot)
             rounding = 1e-13 * (1 + abs(snapshot.objective) + abs(least))
             assert gap >= snapshot.objective - least - rounding, (seed, far)

@@ -35,8 +35,8 @@ def test_products(intercept):
     dense = np.column_stack([(X - center) * inverse, np.full(200, float(intercept))])
     assert rows.shape == dense.shape
     assert len(rows) == len(rows[:200]) == 200
-    for outputs in ((), (3,)):
-        theta, residual = RNG.normal(size=(8, *outputs)), RNG.normal(size=(200, *outputs))
+    for outputs in (1, 3):
+        theta, residual = RNG.normal(size=(8, outputs)), RNG.normal(size=(200, outputs))
         np.testing.assert_allclose(rows @ theta, dense @ theta, atol=1e-10)
         np.testing.assert_allclose(rows[:50] @ theta, dense[:50] @ theta, atol=1e-10)
         np.testing.assert_allclose(rows.products(residual), dense.T @ residual, atol=1e-10)
@@ -73,7 +73,7 @@ def test_hessian(loss):
         _, sample = prepare(each, Workers(0), 300, rng, keeps_sparse=True)
         samples.append(sample)
     assert isinstance(samples[0].rows, CenteredRows)
-    theta = 0.1 * RNG.normal(size=(61, loss.outputs) if loss.outputs > 1 else 61)
+    theta = 0.1 * RNG.normal(size=(61, loss.outputs))
     scores = samples[1].rows @ theta
     np.testing.assert_array_equal(samples[0].rare, samples[1].rare)
     for ask in ("hessian", "gradient"):

@@ -172,7 +172,7 @@ def test_every_gap_is_a_bound_of_the_distance(way, loss):
         exact = GLMRegressor(loss, alpha=alpha, tol=1e-12).fit(X[train], y[train])
         *coef, intercept = model.coefs_paths_[f, 0, k, 0]
         scores = X[train] @ coef + intercept
-        value = exact._loss().value(scores, y[train]).mean() + alpha / 2 * np.dot(coef, coef)
+        value = exact._loss().value_at(scores, y[train]).mean() + alpha / 2 * np.dot(coef, coef)
         above = value - exact.objective_
         assert -1e-12 <= above <= model.gaps_[f, 0, k] + 1e-12
     assert model.gaps_.min() > 0

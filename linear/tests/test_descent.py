@@ -163,9 +163,7 @@ def hessian_over(objective, chosen, snapshot):
 
 
 def point_of(objective):
-    outputs = objective.loss.outputs
-    shape = (9, outputs) if outputs > 1 else (9,)
-    theta = np.random.default_rng(1).normal(size=shape) / 3
+    theta = np.random.default_rng(1).normal(size=(9, objective.loss.outputs)) / 3
     if not objective.intercept:
         theta[-1] = 0
     return theta
@@ -221,11 +219,8 @@ def test_columns_lead_where_the_matrix_leads(monkeypatch, loss, intercept, kind)
     theta[kept] = point_of(objective)[kept]
     snapshot = objective.snapshot(theta)
     l1, l2 = objective.l1[chosen], objective.penalty[chosen]
-    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
-    if loss.outputs > 1:
-        model = SoftmaxQuadratic(*arguments, snapshot.gradient[chosen], l1, l2, 0.0)
-    else:
-        model = ScalarQuadratic(*arguments, l1, l2, 0.0)
+    arguments = objective, columns_of(objective, chosen), snapshot, chosen, l1, l2, 0.0
+    model = (SoftmaxQuadratic if loss.outputs > 1 else ScalarQuadratic)(*arguments)
     t, shift, fall, slope = model.solve()
     dense = objective_of(loss, intercept, size=31)
     if loss.outputs > 1:
@@ -317,8 +312,8 @@ def test_equal_columns_share_no_coefficient(seed):
     problem = Problem(csr_array(X), rng.integers(0, 2, 40), Logistic(), 0.0, None, True, l1=0.01)
     objective = prepare(problem, Workers(1), 40, rng, precise=True)[0]
     chosen, before = np.arange(30), rng.normal(size=30)
-    snapshot = objective.snapshot(np.append(before, 0.1))
-    arguments = objective, columns_of(objective, chosen), snapshot, before
+    snapshot = objective.snapshot(np.append(before, 0.1)[:, None])
+    arguments = objective, columns_of(objective, chosen), snapshot, chosen
     model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(30), 0.0)
     merged = model._t
     kinds = np.unique(X, axis=1, return_inverse=True)[1].ravel()
@@ -391,9 +386,8 @@ def test_conjugate_gradients_solve_the_system():
 def test_products_with_the_hessian_by_the_columns(intercept):
     objective = objective_of(Logistic(), intercept, kind="sparse")
     chosen = np.array([0, 1, 3, 4, 5, 7])
-    theta = np.zeros(9)
-    snapshot = objective.snapshot(theta)
-    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
+    snapshot = objective.snapshot(np.zeros((9, 1)))
+    arguments = objective, columns_of(objective, chosen), snapshot, chosen
     model = ScalarQuadratic(*arguments, objective.l1[chosen], np.zeros(6), 0.0)
     H = hessian_over(objective_of(Logistic(), intercept), chosen, snapshot)
     H.ravel()[:: len(H) + 1] -= objective.penalty[np.append(chosen, 8)]
@@ -431,13 +425,13 @@ def test_a_sweep_of_classes_is_a_step_in_a_metric_above_the_hessian():
 def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
     objective = objective_of(Squared(), l1=1e-6)
     monkeypatch.setattr(constants, "LEAST_JOINING", 2)
-    theta = np.zeros(9)
+    theta = np.zeros((9, 1))
     theta[3] = 0.1
     snapshot = objective.snapshot(theta)
     run = CoordinateDescent(objective)
     assert np.array_equal(run._choose(snapshot), np.arange(8))  # so few: all of them
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
-    excess = np.abs(snapshot.gradient[:-1])
+    excess = np.abs(snapshot.gradient[:-1, 0])
     excess[3] = 0
     expected = np.sort(np.append(np.argsort(-excess)[:2], 3))
     assert np.array_equal(run._choose(snapshot), expected)
@@ -447,8 +441,8 @@ def test_those_with_coefficients_and_the_worst_of_the_others(monkeypatch):
 def test_what_is_close_to_the_penalty_joins_with_what_is_beyond(monkeypatch, loss):
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
     objective = objective_of(loss, l1=1e-6)
-    snapshot = objective.snapshot(np.zeros(9))
-    size = np.abs(snapshot.gradient[:-1])
+    snapshot = objective.snapshot(np.zeros((9, 1)))
+    size = np.abs(snapshot.gradient[:-1, 0])
     run = CoordinateDescent(objective)
     run._l1 = np.append(size / [1.2, 0.97, 0.3, 1.1, 0.99, 0.9, 0.98, 0.0001], 0)
     # Without columns that are kept it would cost a Hessian of more features.
@@ -465,11 +459,11 @@ def test_no_more_are_chosen_of_far_rows_than_a_matrix_has_room_for(monkeypatch):
     monkeypatch.setattr(constants, "ALL_FEATURES", 0)
     objective = objective_of(Squared(), l1=1e-6)
     objective = objective.on(rows=DiskRows([ArrayPart(objective.rows.block(slice(0, 60)))]))
-    theta = np.zeros(9)
+    theta = np.zeros((9, 1))
     theta[[3, 5]] = 0.1
     snapshot = objective.snapshot(theta)
     assert snapshot.kept is None
-    excess = np.abs(snapshot.gradient[:-1])
+    excess = np.abs(snapshot.gradient[:-1, 0])
     excess[[3, 5]] = 0
     for columns in (1, 2, 6, 7):
         monkeypatch.setattr(constants, "KEPT_NUMBERS", (columns + 1) ** 2)
@@ -530,7 +524,7 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
     theta = point_of(objective)
     snapshot, chosen = objective.snapshot(theta), np.arange(8)
     l1, l2 = objective.l1[chosen], objective.penalty[chosen]
-    arguments = objective, columns_of(objective, chosen), snapshot, theta[chosen]
+    arguments = objective, columns_of(objective, chosen), snapshot, chosen, l1, l2, 0.0
     name = "sweep_classes" if loss.outputs > 1 else "sweep_columns"
     sweep, sweeps = getattr(kernels, name), []
 
@@ -539,10 +533,7 @@ def test_a_step_ends_after_max_time(monkeypatch, loss):
         return sweep(*arguments)
 
     monkeypatch.setattr(kernels, name, counted)
-    if loss.outputs > 1:
-        SoftmaxQuadratic(*arguments, snapshot.gradient[chosen], l1, l2, 0.0).solve()
-    else:
-        ScalarQuadratic(*arguments, l1, l2, 0.0).solve()
+    (SoftmaxQuadratic if loss.outputs > 1 else ScalarQuadratic)(*arguments).solve()
     assert len(sweeps) == 1
 
 

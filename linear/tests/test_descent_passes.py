@@ -43,8 +43,9 @@ def test_a_pass_by_columns_is_one_by_rows(monkeypatch, loss, size, intercept, dt
     objective = objective_of(loss, size=size, intercept=intercept, dtype=dtype)
     small, arrays, kept = screened_columns(objective)
     np.testing.assert_array_equal(kept, np.arange(41))
-    theta = np.random.default_rng(1).normal(size=41) * (np.arange(41) % 3 == 0)
-    theta[-1] *= intercept
+    theta = np.random.default_rng(1).normal(size=(41, 1))
+    theta[np.arange(41) % 3 != 0] = 0
+    theta[-1] = intercept
     expected, found = (
         objective.snapshot(theta),
         small.extended(ByColumns, arrays=arrays).snapshot(theta),
@@ -129,17 +130,17 @@ def test_a_start_with_coefficients_of_columns_that_are_left_out(text):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_kept_columns_and_their_products(intercept):
     objective = objective_of(Squared(), size=200, intercept=intercept, dense=True)
-    null = objective.snapshot(np.zeros(41))
+    null = objective.snapshot(np.zeros((41, 1)))
     X = objective.rows.block(slice(0, 300))
     A = (X - objective.scaling.center) * objective.scaling.inverse
-    theta = np.zeros(41)
-    theta[[3, 20, -1]] = [0.5, -2.0, intercept]
+    theta = np.zeros((41, 1))
+    theta[[3, 20, -1], 0] = [0.5, -2.0, intercept]
     expected = objective.snapshot(theta)
     if intercept:
         A = A - objective.share @ A
     hessian = A.T @ (objective.share[:, None] * A) + np.diag(objective.penalty[:-1])
     products = KeptProducts()
-    assert products.columns.scores(null.theta) is None
+    assert products.columns.scores(null.theta[:, 0]) is None
     for wanted in ([3, 7], [1, 3, 20], [7, 8], np.arange(40)):
         places = products.join(objective, np.array(wanted))
         assert set(wanted) <= set(products.features)
@@ -150,11 +151,11 @@ def test_kept_columns_and_their_products(intercept):
         of_these = np.ix_(products.features, products.features)
         np.testing.assert_allclose(found[:count, :count], hessian[of_these], atol=1e-12)
         has_all = {3, 20} <= set(products.features)
-        scores = products.columns.scores(theta)
+        scores = products.columns.scores(theta[:, 0])
         assert (scores is not None) == has_all
         if scores is not None:
-            np.testing.assert_allclose(scores, expected.scores, atol=1e-12)
-            known = objective.at_scores(theta, scores)
+            np.testing.assert_allclose(scores, expected.scores[:, 0], atol=1e-12)
+            known = objective.at_scores(theta, scores[:, None])
             assert known.objective == pytest.approx(expected.objective, rel=1e-12)
             np.testing.assert_allclose(known.gradient, expected.gradient, atol=1e-12)
 

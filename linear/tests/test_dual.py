@@ -64,10 +64,10 @@ class Whole:
         if problem.fit_intercept:
             self.of_bias = max(0.1, 0.005 * of_weights) / (self.share @ self.share)
         self.curvature = self.share * (squares / problem.l2 + self.of_bias)
-        self.b0 = np.atleast_1d(theta[-1]).astype(float)
+        self.b0 = theta[-1].astype(float)
         self.mean = self.observed.copy()
         if theta[:-1].any():
-            self.mean = self.probability(self.X @ theta[:-1].reshape(len(theta) - 1, -1) + self.b0)
+            self.mean = self.probability(self.X @ theta[:-1] + self.b0)
 
     @property
     def residual(self):
@@ -139,7 +139,7 @@ def means(dual, whole):
     """The means of a run, and those of its NumPy version."""
     residual = dual._residual
     if whole.is_two:
-        return residual + whole.observed[:, 1], whole.mean[:, 1]
+        return residual + whole.observed[:, 1:], whole.mean[:, 1:]
     return residual + whole.observed, whole.mean
 
 
@@ -160,7 +160,7 @@ def prepared(problem, theta, seed=0):
 def starts(problem, kind):
     rng = np.random.default_rng(5)
     p, K = problem.features.shape[1], problem.loss.outputs
-    theta = np.zeros((p + 1, K) if K > 1 else p + 1)
+    theta = np.zeros((p + 1, K))
     theta[-1] = rng.normal(size=theta[-1:].shape[1:]) * problem.fit_intercept
     if kind == "warm":
         theta[:-1] = rng.normal(size=theta[:-1].shape)
@@ -199,7 +199,7 @@ def test_epochs_are_those_of_numpy(loss, dense, kind, intercept, l2):
         np.testing.assert_allclose(*means(dual, whole), rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(dual._bias, whole.bias, rtol=1e-9, atol=1e-11)
         scale = np.abs(whole.weights).max()
-        weights = dual._weights.T if dense else dual._weights.reshape(whole.weights.shape)
+        weights = dual._weights.T if dense else dual._weights
         np.testing.assert_allclose(weights, whole.weights, atol=1e-12 * scale)
 
 
@@ -219,9 +219,7 @@ def test_a_run_ends_at_the_optimum(loss, dense, intercept, l2):
     assert solution.gap <= 1e-10 * (solution.history[0].objective - solution.objective)
     # Without a bound of the solver's own: the gradient is 0.
     scores = problem.features @ solution.coef + solution.intercept
-    flat = scores if loss.outputs > 1 else scores[:, 0]
-    residual = loss.residual(flat, problem.target).reshape(len(flat), -1)
-    weighted = problem.shares()[:, None] * residual
+    weighted = problem.shares()[:, None] * loss.residual(scores, problem.target)
     gradient = problem.features.T @ weighted + l2 * solution.coef
     np.testing.assert_allclose(gradient, 0, atol=1e-5 * np.sqrt(l2))
     if intercept:

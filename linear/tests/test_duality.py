@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of
 from long_double import LONG, LongDouble, parts_of_loss
 from provenglm.model.losses import Huber, Poisson, Softmax, Squared
 from provenglm.model.tweedie import Gamma, Tweedie
@@ -39,7 +39,6 @@ def exact(problem, objective):
 
 def bounds(objective, theta):
     """The gap at theta, (p + 1, K), with the value there."""
-    theta = theta if objective.loss.outputs > 1 else theta[:, 0]
     snapshot = objective.snapshot(theta)
     return duality_gap(objective, snapshot), snapshot.objective
 
@@ -67,7 +66,7 @@ def test_gap_bounds_the_distance(loss, part):
             tight += gap <= 100 * (value - least) + rounding
         # At points between the null model and the optimum too: those of a run.
         for way in (0.0, 0.3, 0.9, 0.999):
-            theta = (1 - way) * to_columns(null.theta) + way * best
+            theta = (1 - way) * null.theta + way * best
             gap, value = bounds(objective, theta)
             assert gap >= value - least - 1e-13 * (1 + abs(value) + abs(least))
     # And it is not just any large number: often of the distance's own size.
@@ -79,7 +78,6 @@ def test_the_gap_of_any_residuals_is_a_bound(loss):
     for problem in cases(loss):
         objective, null, _ = prepared(problem, size=len(problem.target))
         _, best, least = exact(problem, objective)
-        best = best if loss.outputs > 1 else best[:, 0]
         rng = np.random.default_rng(1)
         for far, of_others in itertools.product((1e-4, 1e-2, 1.0), (0.0, 1e-3, 1.0)):
             away = far * rng.normal(size=best.shape)
@@ -168,7 +166,7 @@ def test_the_interceptless_gap_is_the_gradient_over_the_penalty():
     theta = null.theta.copy()
     theta[:-1] = 0.1
     snapshot = objective.snapshot(theta)
-    square = (snapshot.gradient[:-1] ** 2 / (2 * objective.penalty[:-1])).sum()
+    square = (snapshot.gradient[:-1] ** 2 / (2 * objective.penalty[:-1, None])).sum()
     assert duality_gap(objective, snapshot) == pytest.approx(square)
 
 
@@ -228,7 +226,7 @@ def test_far_from_the_optimum(weights, dtype):
         counts = objective.share > 0
         for theta in points_far_away(best, intercept):
             value = value_of(dense, theta.astype(LONG))
-            snapshot = objective.snapshot(theta if loss.outputs > 1 else theta[:, 0])
+            snapshot = objective.snapshot(theta)
             scores = snapshot.scores.astype(np.float64)
             gaps = [duality_gap(objective, snapshot), known_bound(objective, snapshot)]
             if l2 and not l1:
@@ -263,14 +261,14 @@ def test_scores_of_rows_without_a_weight_are_not_asked(loss):
     features = problem.features.copy()
     features[3] = -1e6 if isinstance(loss, Gamma) else 1e6  # its weight is 0
     objective, null, _ = prepared(replace(problem, features=features))
-    snapshot = objective.snapshot(null.theta + np.array([0.1, 0.1, 0.1, 0.0]))
+    snapshot = objective.snapshot(null.theta + np.array([[0.1], [0.1], [0.1], [0.0]]))
     assert not loss.is_exact(snapshot.scores, problem.target)
     assert np.isfinite(duality_gap(objective, snapshot))
 
 
 def test_a_target_of_0_cuts_off_nothing_below():
     # The loss is e^(bz) / b there, which vanishes.
-    loss, scores = Tweedie(1.5), np.array([-1e6, 0.0])
+    loss, scores = Tweedie(1.5), np.array([[-1e6], [0.0]])
     assert loss.is_exact(scores, np.array([0.0, 1.0]))
     assert not loss.is_exact(scores, np.array([1.0, 0.0]))
     assert not loss.is_exact(-scores, np.array([0.0, 1.0]))
@@ -282,7 +280,7 @@ def test_a_class_without_samples():
     objective, null, _ = prepared(problem)
     gap = duality_gap(objective, null)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    _, least = dense.minimum(to_columns(null.theta), steps=40)
+    _, least = dense.minimum(null.theta, steps=40)
     assert np.isfinite(gap)
     assert gap >= null.objective - least - 1e-13
 
@@ -308,9 +306,9 @@ def test_the_dual_point_is_feasible(loss, far):
         theta = null.theta + far * np.random.default_rng(seed).normal(size=null.theta.shape)
         snapshot = objective.snapshot(theta)
         dual = _dual(objective, snapshot.gradient[-1])
-        target = problem.target
+        target = problem.target[:, None]
         if isinstance(loss, Softmax):
-            target = np.eye(3)[target]
+            target = np.eye(3)[problem.target]
         residual = loss.residual(snapshot.scores, problem.target)
         u = dual.kept * residual + dual.constant + dual.target_factor * target
         share, dense = (
@@ -321,14 +319,14 @@ def test_the_dual_point_is_feasible(loss, far):
         np.testing.assert_allclose(share @ u, 0, atol=1e-12 * max(1, float((share @ abs(u)).max())))
         conjugate = loss.conjugate(u, problem.target)
         assert np.all(np.isfinite(conjugate))
-        products = (to_columns(u) * to_columns(snapshot.scores)).sum(axis=1)
+        products = (u * snapshot.scores).sum(axis=1)
         slack = float(share @ (loss.value(snapshot.scores, problem.target) + conjugate - products))
         # Exact, or for the logarithms a bound that is no more than a few times as large.
         terms = _terms(objective, snapshot, dual)
         assert -1e-12 <= slack <= terms * (1 + 1e-12) + 1e-12
         assert terms <= 10 * slack + 1e-9
-        slope = (dense.X[:, :-1].T * share) @ to_columns(u)
-        rest = objective.penalty[:-1, None] * to_columns(theta)[:-1] + slope
+        slope = (dense.X[:, :-1].T * share) @ u
+        rest = objective.penalty[:-1, None] * theta[:-1] + slope
         expected = terms + (rest**2 / (2 * objective.penalty[:-1, None])).sum()
         least = float(share @ loss.least(problem.target))
         expected = min(expected, snapshot.objective - least)

@@ -53,7 +53,7 @@ def exact(problem):
 
 def bound(problem, objective, coef, intercept):
     theta = objective.scaling.from_user(coef, intercept)
-    snapshot = objective.snapshot(theta if problem.loss.outputs > 1 else theta[:, 0])
+    snapshot = objective.snapshot(theta)
     return duality_gap(objective, snapshot), snapshot.objective
 
 

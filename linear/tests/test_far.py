@@ -144,7 +144,7 @@ def problems(loss, settings):
     rng = np.random.default_rng(1)
     if given.pop("more", False):
         given["sample_weight"] = rng.integers(0, 4, len(y)).astype(float)
-        given["offset"] = rng.normal(size=len(y)) / 3
+        given["offset"] = rng.normal(size=(len(y), 1)) / 3
     near = Problem(X, y, loss, **given)
     share, tables, start = near.shares(), [], 0
     for stop in (1000, 1700, 3000, 5500, 6000):

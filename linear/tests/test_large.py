@@ -134,7 +134,7 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
     objective, _ = sampling.prepare(given, workers.Workers(0), 2000, np.random.default_rng(0))
     part = block_subsample.BlockSubsample.of(objective, 1)
     theta = np.array([0.1, -0.2, 0.3, 0.4])
-    gradient, hessian = part.derivatives(theta)
+    gradient, hessian = part.derivatives(theta[:, None])
     # Naive: each class of the part has the share that it has of all rows.
     Z = np.column_stack(
         [(X - objective.scaling.center) * objective.scaling.inverse, np.ones(len(X))]
@@ -150,12 +150,13 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
 
     some, share, p, target = of(part.table.rows.slices())
     wanted = some.T @ (share * (p - target)) + objective.penalty * theta
-    assert np.allclose(gradient, wanted, rtol=0, atol=1e-5)
-    assert np.allclose(wanted, objective.snapshot(theta).gradient, rtol=0, atol=0.05)
+    assert np.allclose(gradient[:, 0], wanted, rtol=0, atol=1e-5)
+    of_all = objective.snapshot(theta[:, None]).gradient[:, 0]
+    assert np.allclose(wanted, of_all, rtol=0, atol=0.05)
     every = constants.BLOCK_STRIDE * constants.GROWTH
     some, share, p, target = of(objective.table.subsampled(every).rows.slices())
     wanted = (some.T * (share * p * (1 - p))) @ some + np.diag(objective.penalty)
-    assert np.allclose(part.hessian(theta), wanted, rtol=0, atol=1e-5)
+    assert np.allclose(part.hessian(theta[:, None]), wanted, rtol=0, atol=1e-5)
     assert np.allclose(hessian, wanted, rtol=0, atol=0.05)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, problem_of
 from provenglm.model.line_search import length_of, slope_at
 from provenglm.model.losses import Logistic, Poisson, Softmax
 from provenglm.model.objective import Objective, Scaling, Snapshot
@@ -32,21 +32,19 @@ class Along:
         self.l1 = np.zeros((5, 1)) if self.objective.l1 is None else self.objective.l1[:, None]
         # Newton's step, or where there is no curvature a multiple of the gradient.
         gradient = self.gradient(theta)
-        hessian = self.dense.hessian(to_columns(theta))
+        hessian = self.dense.hessian(theta)
         hessian += 1e-2 * np.trace(hessian) / len(hessian) * np.eye(len(hessian))
         step = -np.linalg.solve(hessian, gradient.ravel()).reshape(theta.shape)
         self.change = factor * step
-        rows = self.dense.X @ to_columns(self.change)
-        self.along = rows.reshape(self.point.scores.shape)
+        self.along = self.dense.X @ self.change
         self.fall = -self.slope(0.0)
 
     def gradient(self, theta):
         """The gradient, with that of the sizes."""
-        whole = self.dense.gradient(to_columns(theta)) + self.l1 * np.sign(to_columns(theta))
-        return whole.reshape(theta.shape)
+        return self.dense.gradient(theta) + self.l1 * np.sign(theta)
 
     def value(self, length):
-        theta = to_columns(self.point.theta + length * self.change)
+        theta = self.point.theta + length * self.change
         with np.errstate(all="ignore"):
             value = self.dense.value(theta) + float((self.l1 * np.abs(theta)).sum())
         return value if np.isfinite(value) else np.inf
@@ -150,7 +148,7 @@ def test_the_slope_just_before_a_corner():
     theta[1] = 0.0
     end = case.objective.snapshot(theta)
     for sign in (1, -1):
-        change = sign * np.arange(1.0, 6.0)
+        change = sign * np.arange(1.0, 6.0)[:, None]
         before = case.gradient(theta - 1e-9 * change)
         expected = float(np.vdot(before, change))
         assert slope_at(case.objective, end.gradient, theta, change) == pytest.approx(expected)
@@ -159,13 +157,13 @@ def test_the_slope_just_before_a_corner():
 def test_the_length_of_a_step_that_is_far_too_long():
     """One row is done after 1e-5 of the step, another one is wrong from 2.5e-3 of it on."""
     loss, target = Logistic(), np.array([1.0, 1.0])
-    scores, along, share = np.array([-50.0, 50.0]), np.array([5e6, -2e4]), np.full(2, 0.5)
-    theta = np.zeros(1)
+    scores, along, share = np.array([[-50.0], [50.0]]), np.array([[5e6], [-2e4]]), np.full(2, 0.5)
+    theta = np.zeros((1, 1))
     table = Table(DenseRows(np.zeros((2, 0))), target, share, Workers(0))
     scaling = Scaling(np.zeros(0), np.zeros(0))
     objective = Objective(table, loss, scaling, np.zeros(1), True)
     start = share @ loss.value(scores, target)
-    fall = -share @ (loss.residual(scores, target) * along)
+    fall = -float((share @ (loss.residual(scores, target) * along))[0])
     point = Snapshot(theta, start, theta, Kept(scores))
     length = length_of(objective, point, theta, along, fall)
     assert share @ loss.value(scores + length * along, target) < 0.5 * start

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of
 from provenglm import plan, solve as solve_module
 from provenglm.methods.base import Method, Step
 from provenglm.methods.descent_columns import ByColumns
@@ -60,7 +60,7 @@ def test_gradient_descent_runs_to_a_proof(loss):
     assert solution.reason is StopReason.CONVERGED
     objective, null, _ = prepared(problem)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    _, least = dense.minimum(to_columns(null.theta))
+    _, least = dense.minimum(null.theta)
     assert 0 <= solution.objective - least + 1e-12 <= solution.gap + 1e-12
     assert solution.gap <= 1e-5 * (null.objective - least)
     values = [record.objective for record in solution.history]

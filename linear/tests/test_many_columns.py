@@ -54,10 +54,9 @@ def exact(problem):
     rows = sparse.hstack(
         [problem.features, np.full((N, 1), float(problem.fit_intercept))], format="csr"
     )
-    outputs = (loss.outputs,) if loss.outputs > 1 else ()
-    theta = np.zeros((P + 1, *outputs))
+    theta = np.zeros((P + 1, loss.outputs))
     penalty = np.append(np.full(P, problem.l2), 0.0 if problem.fit_intercept else 1.0)
-    penalty = penalty if not outputs else penalty[:, None]
+    penalty = penalty[:, None]
 
     def value(at):
         scores = rows @ at
@@ -72,7 +71,7 @@ def exact(problem):
         def times(vector, scores=scores, shape=theta.shape):
             vector = vector.reshape(shape)
             change = rows @ vector
-            if outputs:
+            if loss.outputs > 1:
                 p = loss.probability(scores)
                 change = p * (change - (p * change).sum(axis=1, keepdims=True))
             else:
@@ -87,7 +86,7 @@ def exact(problem):
         while value(theta - length * step) > now + 1e-15 and length > 1e-6:
             length /= 2
         theta = theta - length * step
-    return theta[:-1].reshape(P, -1), np.atleast_1d(theta[-1]), value(theta)
+    return theta[:-1], theta[-1], value(theta)
 
 
 def run(problem, **settings):
@@ -218,10 +217,9 @@ def test_columns_of_zeros_have_no_weight():
 def test_the_score_table_is_that_of_the_weights_to_the_end(loss):
     problem = make(loss, l2=1e-4)
     solution, records = run(problem, tol=1e-8, max_iter=40)
-    scores = (problem.features @ solution.coef + solution.intercept).reshape(N, -1)
+    scores = problem.features @ solution.coef + solution.intercept
     np.testing.assert_allclose(solution.scores, scores, atol=2e-5 * np.abs(scores).max())
-    flat = scores if loss.outputs > 1 else scores[:, 0]
-    value = loss.value(flat, problem.target).mean() + 0.5e-4 * np.square(solution.coef).sum()
+    value = loss.value(scores, problem.target).mean() + 0.5e-4 * np.square(solution.coef).sum()
     np.testing.assert_allclose(solution.objective, value, rtol=1e-7)
     least = exact(problem)[2]
     assert all(record.gap >= record.objective - least - 1e-7 * abs(least) for record in records)

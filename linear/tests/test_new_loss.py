@@ -7,55 +7,55 @@ import numpy as np
 import pytest
 from provenglm import GLMRegressor, GLMRegressorCV
 from provenglm.api import regressor
-from provenglm.model.losses import Dual, Huber, Logistic, Loss, Poisson, x_log_x
+from provenglm.model.losses import Dual, Huber, Logistic, Poisson, ScalarLoss, x_log_x
 from provenglm.model.tweedie import Gamma, Tweedie
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 
 @dataclass(frozen=True)
-class LogCosh(Loss):
+class LogCosh(ScalarLoss):
     """log cosh(z - y): squared for small errors, their size for large ones."""
 
     name = "logcosh"
     needs_all_targets = True
 
-    def value(self, scores, target):
+    def value_at(self, scores, target):
         # Not log(cosh(e)), which loses the digits of small errors and overflows for large ones.
         size = np.abs(scores - target)
         return size + np.log1p(np.expm1(-2 * size) / 2)
 
-    def residual(self, scores, target):
+    def residual_at(self, scores, target):
         return np.tanh(scores - target)
 
-    def curvature(self, scores, target):
+    def curvature_at(self, scores, target):
         decay = np.exp(-2 * np.abs(scores - target))
         return 4 * decay / np.square(1 + decay)
 
-    def conjugate(self, dual, target):
+    def conjugate_at(self, dual, target):
         entropy = (x_log_x(1 + dual) + x_log_x(1 - dual)) / 2
         return np.where(np.abs(dual) <= 1, entropy + dual * target, np.inf)
 
-    def inside(self, dual, target):
+    def inside_at(self, dual, target):
         return np.clip(dual, -1, 1)
 
-    def balanced(self, excess, mean):
-        size = abs(float(excess))
+    def balanced_at(self, excess, mean):
+        size = abs(excess)
         mixed = size / (size + 1)
         constant = float(-mixed * np.sign(excess))
 
         def terms(scores, target):
             scores = scores.astype(np.float64)
-            dual = self.inside((1 - mixed) * self.residual(scores, target) + constant, target)
-            return np.maximum(self.fenchel(scores, dual, target), 0)
+            dual = self.inside_at((1 - mixed) * self.residual_at(scores, target) + constant, target)
+            return np.maximum(self.fenchel_at(scores, dual, target), 0)
 
         return Dual(1 - mixed, constant, 0.0, terms if mixed else 0.0)
 
-    def null_scores(self, target, weight):
+    def null_score(self, target, weight):
         found = minimize(
-            lambda b: weight @ self.value(b + np.zeros(len(target)), target), np.median(target)
+            lambda b: weight @ self.value_at(b + np.zeros(len(target)), target), np.median(target)
         )
-        return np.asarray(found.x[0])
+        return float(found.x[0])
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +103,8 @@ def test_its_gap_is_a_bound_though_it_knows_nothing_of_its_third_derivative():
 def test_the_slope_bounds_the_third_derivative(loss):
     z, h = np.tile(np.linspace(-4, 4, 401), 2), 1e-5
     target = np.repeat([1.0, 3.0 if isinstance(loss, Gamma) else 0.0], 401)
-    third = (loss.curvature(z + h, target) - loss.curvature(z - h, target)) / (2 * h)
-    size = np.abs(third) / loss.curvature(z, target)
+    third = (loss.curvature_at(z + h, target) - loss.curvature_at(z - h, target)) / (2 * h)
+    size = np.abs(third) / loss.curvature_at(z, target)
     assert 0.9 * loss.self_concordance <= size.max() <= loss.self_concordance * (1 + 1e-6)
 
 

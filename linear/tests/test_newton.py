@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of
 from provenglm import constants
 from provenglm.methods.newton import Newton
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
@@ -36,12 +36,12 @@ def test_every_step(loss, intercept, weights):
     if not intercept:
         # Its row has a penalty of its own there, which holds it at 0.
         dense = replace(dense, penalty=method.objective.penalty)
-    steps = zip(walk(method, theta), dense.newton(to_columns(theta), 2.0**-52), strict=False)
+    steps = zip(walk(method, theta), dense.newton(theta, 2.0**-52), strict=False)
     for (point, step), (expected, value, decrement) in itertools.islice(steps, 6):
         if decrement < 1e-14:
             # Rounding from here on.
             break
-        got = to_columns(point.theta)
+        got = point.theta
         if isinstance(loss, Softmax):
             # Nothing but rounding says where the common shift of the intercepts is.
             got, expected = centred(got), centred(expected)
@@ -49,9 +49,9 @@ def test_every_step(loss, intercept, weights):
         assert point.objective == pytest.approx(value, rel=1e-12)
         assert step.decrement == pytest.approx(decrement, rel=1e-8, abs=1e-15)
         assert step.fall == 2 * step.decrement
-        np.testing.assert_allclose(to_columns(point.gradient), dense.gradient(expected), atol=1e-11)
-        scores = dense.scores(to_columns(point.theta))
-        np.testing.assert_allclose(to_columns(point.scores), scores, atol=1e-11)
+        np.testing.assert_allclose(point.gradient, dense.gradient(expected), atol=1e-11)
+        scores = dense.scores(point.theta)
+        np.testing.assert_allclose(point.scores, scores, atol=1e-11)
 
 
 @pytest.mark.parametrize("l2", [1e-8, 1e-2])
@@ -66,7 +66,7 @@ def test_the_intercepts_of_all_classes_do_not_drift(l2):
 def test_ends_at_the_optimum(loss):
     method, theta, dense = case(problem_of(loss, n=60, l2=1e-2))
     points = [point for point, _ in itertools.islice(walk(method, theta), 60)]
-    _, least = dense.minimum(to_columns(theta))
+    _, least = dense.minimum(theta)
     assert points[-1].objective == pytest.approx(least, rel=1e-12)
     assert np.abs(points[-1].gradient).max() < 1e-7
     values = [point.objective for point in points]
@@ -81,8 +81,8 @@ def test_from_far_away(loss, far):
     method, theta, dense = case(problem_of(loss, n=60, l2=1e-3))
     start = theta + far * np.random.default_rng(0).normal(size=theta.shape)
     best = minimise(method, start, 1e-13)
-    _, least = dense.minimum(to_columns(theta))
-    assert dense.value(to_columns(best)) == pytest.approx(least, rel=1e-9)
+    _, least = dense.minimum(theta)
+    assert dense.value(best) == pytest.approx(least, rel=1e-9)
 
 
 def test_quadratic_convergence():
@@ -98,7 +98,7 @@ def test_a_quadratic_takes_one_step():
     method, theta, dense = case(problem_of(Squared(), n=60))
     points = walk(method, theta)
     next(points)
-    _, least = dense.minimum(to_columns(theta))
+    _, least = dense.minimum(theta)
     assert next(points)[0].objective == pytest.approx(least, rel=1e-13)
 
 
@@ -118,8 +118,8 @@ def test_a_singular_hessian(loss):
     X = np.column_stack([problem.features, problem.features[:, :2]])
     method, theta, dense = case(replace(problem, features=X))
     best = minimise(method, theta, 1e-14)
-    _, least = dense.minimum(to_columns(theta))
-    assert dense.value(to_columns(best)) == pytest.approx(least, rel=1e-10)
+    _, least = dense.minimum(theta)
+    assert dense.value(best) == pytest.approx(least, rel=1e-10)
     assert np.abs(best).max() < 100
 
 
@@ -130,6 +130,6 @@ def test_all_of_huber_outside_epsilon():
     values = []
     for start in (theta, theta + 1e6):
         best = minimise(method, start, 1e-10)
-        values.append(dense.value(to_columns(best)))
+        values.append(dense.value(best))
     # Nearly least absolute deviations, where reweighted least squares are slow at the end.
     assert values[1] == pytest.approx(values[0], rel=1e-3)

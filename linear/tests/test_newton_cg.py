@@ -59,8 +59,7 @@ class Whole:
         self.common = self.weight = None
 
     def scores(self, W, b):
-        z = self.X @ W + b
-        return z if self.K > 1 else z[:, 0]
+        return self.X @ W + b
 
     def value(self, W, b):
         problem = self.problem
@@ -69,7 +68,7 @@ class Whole:
 
     def gradient(self, W, b):
         problem = self.problem
-        residual = problem.loss.residual(self.scores(W, b), problem.target).reshape(-1, self.K)
+        residual = problem.loss.residual(self.scores(W, b), problem.target)
         weighted = self.share[:, None] * residual
         of_b = weighted.sum(0) if self.has_intercept else np.zeros(self.K)
         return self.X.T @ weighted + problem.l2 * W, of_b
@@ -83,17 +82,18 @@ class Whole:
             mean /= mean.sum(1, keepdims=True)
             mean = (1 - curvature_shift) * mean + curvature_shift * np.eye(self.K)[target]
             return np.stack([np.diag(row) - np.outer(row, row) for row in mean])
+        scores = scores[:, 0]
         if isinstance(loss, Logistic):
             mean = (1 - curvature_shift) / (1 + np.exp(-scores)) + curvature_shift * target
             curvature = mean * (1 - mean)
         elif isinstance(loss, Poisson):
             curvature = (1 - curvature_shift) * np.exp(scores) + curvature_shift * target
         elif isinstance(loss, Tweedie):
-            curvature = (1 - curvature_shift) * loss.curvature(scores, target)
+            curvature = (1 - curvature_shift) * loss.curvature_at(scores, target)
             # At a mean that is the target; none where it is 0.
             curvature += curvature_shift * np.where(target > 0, target ** (2 - loss.power), 0)
         else:
-            curvature = loss.weight_in_hessian(scores, target)
+            curvature = loss.curvature_in_hessian_at(scores, target, 0.0)
             if isinstance(loss, Huber):
                 above = np.minimum(1, loss.epsilon / np.maximum(np.abs(scores - target), 1e-300))
                 curvature = (1 - curvature_shift) * curvature + curvature_shift * above
@@ -193,15 +193,14 @@ def follow(monkeypatch, problem, dense, has_common=False):
     objective, sample = session.prepare()
     start, _ = objective.null()
     W, b = (np.asarray(part) for part in objective.scaling.to_user(start))
-    W, b = W.reshape(len(W), -1), np.atleast_1d(b)
     last = curvature_shift = 0.0
     lengths = []
     method = NewtonCG(objective, True, True, sample if has_common else None)
     for point, _ in walk(method, start):
         got_W, got_b = objective.scaling.to_user(point.theta)
         size = max(1.0, np.abs(W).max())
-        np.testing.assert_allclose(got_W.reshape(W.shape), W, atol=1e-9 * size)
-        np.testing.assert_allclose(np.atleast_1d(got_b), b, atol=1e-9 * size)
+        np.testing.assert_allclose(got_W, W, atol=1e-9 * size)
+        np.testing.assert_allclose(got_b, b, atol=1e-9 * size)
         assert point.objective == pytest.approx(whole.value(W, b), rel=1e-12)
         v, c = whole.step(W, b, last, curvature_shift)
         if whole.first < 1e-10:
@@ -225,20 +224,19 @@ def test_second_derivatives(loss, curvature_shift):
     n, K = len(problem.target), loss.outputs
     scores = rng.normal(size=(n, K)) * 3
     whole = Whole(problem)
-    whole.scores = lambda W, b: scores if K > 1 else scores[:, 0]
+    whole.scores = lambda W, b: scores
     full = whole.of_scores(None, None, curvature_shift)
-    got = loss.second_derivative(whole.scores(0, 0), problem.target, curvature_shift)
+    got = loss.second_derivative(scores, problem.target, curvature_shift)
     step = rng.normal(size=(n, K))
     expected = np.einsum("ikl,il->ik", full, step)
-    flat = step if K > 1 else step[:, 0]
-    np.testing.assert_allclose(got.times(flat).reshape(n, K), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(got.times(step), expected, rtol=1e-12, atol=1e-14)
     of_diagonal = np.einsum("ikk->ik", full)
-    np.testing.assert_allclose(got.diagonal.reshape(n, K), of_diagonal, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(got.diagonal, of_diagonal, rtol=1e-12, atol=1e-14)
     share = problem.shares()
     total = np.einsum("i,ikl->kl", share, full)
     np.testing.assert_allclose(got.total(share), total, rtol=1e-12, atol=1e-15)
     single = got.astype(np.float32)
-    assert single.times(flat.astype(np.float32)).dtype == np.float32
+    assert single.times(step.astype(np.float32)).dtype == np.float32
 
 
 def words(n=1500, p=6000, seed=0, classes=2):
@@ -372,7 +370,7 @@ def test_products_of_one_look_at_the_rows_are_those_of_the_whole_matrix(dense, m
         - (objective.scaling.center * objective.scaling.inverse) * dense
     )
     rng = np.random.default_rng(1)
-    weights, each = rng.normal(size=20), rng.random(300)
+    weights, each = rng.normal(size=(20, 1)), rng.random((300, 1))
     scores, products = rows.image(weights, each)
     np.testing.assert_allclose(scores, X @ weights, atol=1e-12)
     np.testing.assert_allclose(products, X.T @ (each * (X @ weights)), atol=1e-11)

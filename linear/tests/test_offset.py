@@ -155,7 +155,7 @@ def test_an_l1_penalty_has_the_same_strength(loss, alpha):
     value = np.average(losses_of(loss.name, z, y), weights=weight)
     assert model.objective_ == pytest.approx(value + alpha * np.abs(model.coef_).sum())
     # The conditions of the optimum: gradients of size alpha where coefficients are not 0.
-    residual = loss.residual(z[:, 0], y)
+    residual = loss.residual(z, y)[:, 0]
     gradient = X.T @ (residual * weight) / weight.sum()
     free = model.coef_ != 0
     assert 0 < free.sum() < len(free)
@@ -295,7 +295,7 @@ def table_of(y, share, offset, *, is_far=False):
 def test_offsets_of_one_class_against_the_best_constant_alone():
     _, y, offset, weight = labels()
     loss, share = Logistic(), weight / weight.sum()
-    best = best_intercept(loss, table_of(y, share, offset))
+    best, offset = best_intercept(loss, table_of(y, share, offset[:, None])), offset[:, None]
     around = [share @ loss.value(best + offset + h, y) for h in (-1e-4, 0, 1e-4)]
     assert around[1] < min(around[0], around[2])
     assert abs(share @ loss.residual(best + offset, y)) < 1e-10
@@ -544,6 +544,7 @@ def test_the_best_intercept_beside_offsets(monkeypatch, loss, size, seed):
     monkeypatch.setattr(constants, "PART_ROWS", 37)
     _, y, offset = drawn(loss, 200, 3, seed)
     offset = offset * (size if not loss.has_logarithm else min(size, 30))
+    offset = offset.reshape(200, -1)
     share = np.random.default_rng(seed).random(200)
     share /= share.sum()
     best = best_intercept(loss, table_of(y, share, offset, is_far=seed % 2 == 1))
@@ -557,7 +558,7 @@ def test_the_best_intercept_beside_offsets(monkeypatch, loss, size, seed):
     is_smooth = size < 800 or loss.outputs == 1
     sizes = share @ np.abs(loss.residual(best + offset, y))
     assert np.abs(slope).max() <= (1e-9 if is_smooth else 1e-2) * np.max(sizes) + 1e-14
-    theta = np.vstack([np.zeros((1, loss.outputs)), best.reshape(1, -1)])
+    theta = np.vstack([np.zeros((1, loss.outputs)), best])
     least = one.constant()[0]
     allowed = (1e-12 if is_smooth else 1e-7) * (1 + abs(least))
     assert one.value(theta.astype(np.longdouble)) <= least + allowed
@@ -677,6 +678,5 @@ def test_the_room_beside_offsets(loss):
     n, limit = 10_000, 200_000_000
     rows = Chunks([np.zeros((n, 2))], memory_limit=limit)
     plain = Problem(rows, np.zeros(n, np.uint8), loss, 1.0)
-    shape = (n, loss.outputs) if loss.outputs > 1 else n
-    offset = np.zeros(shape)
+    offset = np.zeros((n, loss.outputs))
     assert memory_budget(plain) - memory_budget(replace(plain, offset=offset)) == offset.nbytes

@@ -210,7 +210,7 @@ def test_an_intercept_less_the_mean_of_the_offsets_is_rounded_once_more(loss, l1
         )
         for row, rest in zip(X.tolist(), rests, strict=True)
     ]
-    scores = np.array(exact)
+    scores = np.array(exact)[:, None]
     strength = 1 / (10.0 * N) if loss.has_classes else 1e-3
     penalty = (1 - l1_ratio) / 2 * coef @ coef + l1_ratio * np.abs(coef).sum()
     value = loss.value(scores, y).mean() + strength * penalty

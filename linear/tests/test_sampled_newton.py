@@ -14,7 +14,6 @@ from linear_oracle import (
     prepared,
     problem_of,
     ridged,
-    to_columns,
 )
 from provenglm import plan
 from provenglm.methods.base import Step, Target
@@ -99,11 +98,11 @@ def test_every_step(loss, weights):
         # Drawn by groups: the shares make up for it, and are tested below.
         of_sample = replace(of_sample, share=sample.share)
     np.testing.assert_allclose(sample.rows, of_sample.X, atol=1e-12)
-    expected = Expected(dense, of_sample, to_columns(theta))
+    expected = Expected(dense, of_sample, theta)
     count = 0
     for point, proposed in walk(Newton(objective, sample), theta):
         step, decrement = expected.decrement()
-        np.testing.assert_allclose(to_columns(point.theta), expected.theta, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(point.theta, expected.theta, rtol=0, atol=1e-10)
         assert point.objective == pytest.approx(dense.value(expected.theta), rel=1e-12)
         assert proposed.decrement == pytest.approx(decrement, rel=1e-6, abs=1e-18)
         if decrement < 1e-14:
@@ -129,7 +128,7 @@ def test_start_is_the_optimum_of_a_quarter_of_the_sample():
     with session.running():
         solution = session.solve()
     assert len(solution.history) == 1
-    theta = to_columns(objective.scaling.from_user(solution.coef, solution.intercept))
+    theta = objective.scaling.from_user(solution.coef, solution.intercept)
     head = Dense(
         sample.rows[:2000],
         sample.target[:2000],
@@ -165,7 +164,7 @@ def test_a_step_of_a_wrong_length_is_lengthened_or_shortened(factor):
     far = Step(factor * step.change, step.decrement, factor * step.fall)
     new, length = advanced(method, null, far)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    value, slope = dense.along(to_columns(null.theta), to_columns(far.change))
+    value, slope = dense.along(null.theta, far.change)
     assert length == pytest.approx(length_along(value, slope, is_end_known=True), rel=1e-9)
     assert new.objective == pytest.approx(value(length), rel=1e-12)
     assert new.objective < null.objective
@@ -224,7 +223,7 @@ def test_a_column_that_is_constant_in_the_sample_alone():
     # Steps in the sample's metric arrive all the same.
     *_, (last, _) = itertools.islice(walk(Newton(objective, sample), null.theta), 40)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    _, least = dense.minimum(to_columns(null.theta))
+    _, least = dense.minimum(null.theta)
     assert last.objective == pytest.approx(least, rel=1e-9)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, curvatures, prepared, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, curvatures, prepared, problem_of
 from provenglm import constants
 from provenglm.methods.base import Target
 from provenglm.methods.sampled_newton_cg import SampledNewtonCG, SampleHessian, SecondMoments
@@ -70,17 +70,17 @@ def test_products_and_mean_curvature(loss, weights):
     hessian = SampleHessian(objective, sample, rows, theta, part)
     some = dense.part(part)
     vector = rng.normal(size=theta.shape)
-    exact = some.hessian(to_columns(theta)) @ vector.ravel()
+    exact = some.hessian(theta) @ vector.ravel()
     if loss.name == "huber":
-        h = loss.weight_in_hessian(some.scores(to_columns(theta))[:, 0], some.target)
-        exact = some.X.T @ (some.share * h * (some.X @ vector)) + some.penalty * vector
+        h = loss.second_derivative(some.scores(theta), some.target).diagonal[:, 0]
+        exact = some.X.T @ (some.share * h * (some.X @ vector[:, 0])) + some.penalty * vector[:, 0]
     got = hessian.times(vector)
     # In float32.
     np.testing.assert_allclose(got.ravel(), exact, atol=2e-6 * np.abs(exact).max())
-    scores = some.scores(to_columns(theta))
+    scores = some.scores(theta)
     h = np.einsum("ikk->ik", curvatures(loss, scores, some.target))
     if loss.name == "huber":
-        h = loss.weight_in_hessian(scores[:, 0], some.target)[:, None]
+        h = loss.second_derivative(scores, some.target).diagonal
     assert hessian.curvature == pytest.approx((some.share @ h).mean(), rel=1e-5)
 
 
@@ -92,7 +92,7 @@ def test_conjugate_gradients_solve(monkeypatch, loss):
     hessian = SampleHessian(objective, sample, sample.rows.astype("f"), theta, slice(0, 300))
     hessian.inverse = SecondMoments(sample, objective).inverse_at(0.1)
     gradient = centre_classes(np.random.default_rng(0).normal(size=theta.shape))
-    matrix = dense.hessian(to_columns(theta))
+    matrix = dense.hessian(theta)
     exact = np.linalg.lstsq(matrix, gradient.ravel(), rcond=1e-12)[0]
     exact = centre_classes(exact.reshape(theta.shape))
     np.testing.assert_allclose(hessian.solve(gradient), exact, atol=1e-3 * np.abs(exact).max())

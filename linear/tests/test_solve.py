@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of, to_columns
+from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of
 from provenglm import constants, solve as solve_module, stopping
 from provenglm.model import objective as objective_module
 from provenglm.model.losses import Huber, Logistic, Poisson, Softmax, Squared
@@ -22,7 +22,7 @@ def least(problem):
     """The optimum, by the oracle."""
     objective, null, _ = prepared(problem)
     dense = Dense.of(problem, objective.scaling.center, objective.scaling.inverse)
-    return dense.minimum(to_columns(null.theta))[1]
+    return dense.minimum(null.theta)[1]
 
 
 def predictions(problem, solution):

@@ -48,21 +48,21 @@ def test_the_points_of_a_quadratic_function_are_those_of_conjugate_gradients(mon
         scaled = rest / metric
         direction = scaled + (rest @ scaled) / square * direction
         point, _ = next(steps)
-        np.testing.assert_allclose(point.theta[:-1], theta, atol=1e-7 * np.abs(theta).max())
+        np.testing.assert_allclose(point.theta[:-1, 0], theta, atol=1e-7 * np.abs(theta).max())
 
 
 def test_the_least_ritz_value_over_all_directions(monkeypatch):
     problem = made(Logistic(), n=200, p=4, dense=True)
     objective = objective_of(problem, 200, monkeypatch)
-    snapshot = objective.snapshot(np.arange(5) / 10)
-    weight = objective.loss.curvature(snapshot.scores, problem.target)
+    snapshot = objective.snapshot(np.arange(5)[:, None] / 10)
+    weight = objective.loss.curvature(snapshot.scores, problem.target)[:, 0]
     share, penalty = objective.share, objective.penalty[:-1]
     metric = share @ weight + penalty
     span = _Span(objective)
     # More than there are dimensions: they depend on each other, as rounding makes them.
     for direction in np.random.default_rng(0).normal(size=(6, 4)):
         span.add(direction, metric * direction)
-        span.step(snapshot, weight)
+        span.step(snapshot.gradient[:, 0], weight)
     X = (problem.features - objective.scaling.center) * objective.scaling.inverse
     hessian = X.T @ ((share * weight)[:, None] * X) + np.diag(penalty)
     values = np.linalg.eigvalsh(hessian / np.sqrt(np.multiply.outer(metric, metric)))
@@ -205,7 +205,7 @@ def test_weights_whose_gradient_is_0_have_no_direction(monkeypatch):
     y = np.repeat([0, 1], [30, 210])
     X = np.tile([-1.0, 1.0], 120)[:, None]
     # A null model a little off: the first step is one of the intercept alone.
-    monkeypatch.setattr(Logistic, "null_scores", lambda *_: np.float64(1.9))
+    monkeypatch.setattr(Logistic, "null_score", lambda *_: 1.9)
     model = GLMClassifier(tol=1e-13).fit(X, y)
     assert model.solver_ == "subspace-newton"
     assert model.coef_[0, 0] == pytest.approx(0, abs=1e-12)

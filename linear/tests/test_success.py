@@ -250,7 +250,7 @@ def test_a_class_of_next_to_no_weight(weight):
 def test_products_that_overflow_are_a_value_error(monkeypatch):
     monkeypatch.setattr(solve_module, "duality_gap", lambda *_: 0.0)
     monkeypatch.setattr(
-        "provenglm.model.losses.Squared.value", lambda _, scores, __: scores + math.nan
+        "provenglm.model.losses.Squared.value_at", lambda _, scores, __: scores + math.nan
     )
     with pytest.raises(
         ValueError, match=r"objective is nan in snapshot 0: .* look for a wrong one"

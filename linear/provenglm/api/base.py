@@ -250,7 +250,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         if given is None:
             self._warn_without_offset(method)
             return scores
-        scores += given.reshape(scores.shape)
+        scores += given
         return scores
 
     def _keep_offset(self, offset: NumPyArray | None) -> None:

@@ -12,7 +12,7 @@ from provenglm import constants
 from provenglm.api.base import LinearEstimator
 from provenglm.api.covariance import Covariance, covariance
 from provenglm.api.summary import Observations, Summary, summarised
-from provenglm.model.losses import Loss
+from provenglm.model.losses import ScalarLoss
 from provenglm.model.solution import StopReason
 from provenglm.rows.kinds import LocalData, rows_of, taken
 from provenglm.types import NumPyArray
@@ -33,16 +33,16 @@ class DataOfFit(NamedTuple):
     Attributes
     ----------
     features : Data
-    loss : Loss
+    loss : ScalarLoss
     scores, target, weight : numpy.ndarray, (n,)
-    offset : numpy.ndarray, (n,), or None
+    offset : numpy.ndarray, (n, 1), or None
     strength : float
         The penalty on the sum of the losses.
     l1_ratio : float
     """
 
     features: Any
-    loss: Loss
+    loss: ScalarLoss
     scores: NumPyArray
     target: NumPyArray
     weight: NumPyArray
@@ -216,7 +216,7 @@ class InferenceMixin(LinearEstimator):
                 f"l1_ratio is {l1_ratio:g}, and coefficients that an L1 penalty sets to 0 have no "
                 "standard errors: fit the remaining columns with l1_ratio=0"
             )
-        losses, residual = loss.value_and_residual(scores, target)
+        losses, residual = loss.value_and_residual_at(scores, target)
         counts = weight > 0  # the loss of a row with weight 0 may be infinite, and 0 * inf is NaN
         losses, residual = np.where(counts, losses, 0), np.where(counts, residual, 0)
         fisher = np.where(counts, loss.fisher(scores), 1)

@@ -22,7 +22,7 @@ from provenglm.api.validation import (
 )
 from provenglm.arguments import check_finite
 from provenglm.huber_scale import solve_with_scale
-from provenglm.model.losses import Huber, Loss, Poisson, Squared, explained_deviance
+from provenglm.model.losses import Huber, Loss, Poisson, ScalarLoss, Squared, explained_deviance
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution
 from provenglm.model.tweedie import Gamma, Tweedie
@@ -280,7 +280,7 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
             l1_ratio,
         )
 
-    def _loss(self) -> Loss:
+    def _loss(self) -> ScalarLoss:
         """Return the loss object for the arguments."""
         if self.loss not in _LOSSES:
             way = "for classes, use GLMClassifier"
@@ -337,6 +337,6 @@ def _check_far(loss: Loss) -> None:
         )
 
 
-_LOSSES: dict[str, type[Loss]] = {
+_LOSSES: dict[str, type[ScalarLoss]] = {
     loss.name: loss for loss in (Squared, Huber, Poisson, Gamma, Tweedie)
 }

@@ -19,7 +19,7 @@ from provenglm.api.validation import (
     check_target,
     check_weight,
 )
-from provenglm.model.losses import Loss, explained_deviance
+from provenglm.model.losses import Loss, ScalarLoss, explained_deviance
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
 from provenglm.path.folds import PathPoint
@@ -242,17 +242,17 @@ def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
 def _greatest_slope(problem: Problem) -> float:
     """Return the largest absolute derivative of the mean loss if all coefficients are 0."""
     table = problem.table(Workers(problem.features.size), precise=True)
-    best = np.zeros(())
+    best = np.zeros(1)
     if problem.fit_intercept:
         best = best_intercept(problem.loss, table)
     p = problem.features.shape[1]
-    slope = table.sum(_slopes, problem.loss, at=Linear(np.zeros(p), best))
+    slope = table.sum(_slopes, problem.loss, at=Linear(np.zeros((p, 1)), best))
     return float(np.abs(slope).max())
 
 
 def _slopes(block: Block, loss: Loss) -> NumPyArray:
-    residual = block.share * loss.residual(block.scores, block.exact_target)
-    return column_products(block.features, residual)
+    residual = loss.residual(block.scores, block.exact_target)
+    return column_products(block.features, block.share[:, None] * residual)
 
 
 def _r2(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> float:
@@ -267,7 +267,11 @@ def _r2(target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None) -> fl
 
 
 def _d2(
-    y_true: NumPyArray, y_pred: NumPyArray, *, loss: Loss, sample_weight: NumPyArray | None = None
+    y_true: NumPyArray,
+    y_pred: NumPyArray,
+    *,
+    loss: ScalarLoss,
+    sample_weight: NumPyArray | None = None,
 ) -> float:
     """Return D^2, the explained deviance."""
     # A prediction that has underflowed to 0 needs a finite logarithm.

@@ -47,9 +47,7 @@ def scores_of_points(
 ) -> Iterator[NumPyArray]:
     """Yield the scores of each point for the given rows, with offsets: (len(rows), K), float64."""
     features, outputs = problem.features, points[0].coef.shape[1]
-    offset = None
-    if problem.offset is not None:
-        offset = problem.offset[rows].reshape(len(rows), outputs)
+    offset = None if problem.offset is None else problem.offset[rows]
     together = max(1, constants.SMALL_DATA // max(1, len(rows) * outputs))
     for first in range(0, len(points), together):
         part = points[first : first + together]

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import gammaln, ndtr, ndtri, stdtr, stdtrit
 
 from provenglm.api.covariance import Covariance
-from provenglm.model.losses import Loss
+from provenglm.model.losses import ScalarLoss
 from provenglm.model.null_model import best_intercept
 from provenglm.rows.dense import DenseRows
 from provenglm.rows.table import Table
@@ -36,7 +36,7 @@ class Observations:
     Attributes
     ----------
     scores, target, weight : numpy.ndarray, (n,)
-    offset : numpy.ndarray, (n,), or None
+    offset : numpy.ndarray, (n, 1), or None
     are_counted : bool
         Whether a row stands for as many equal observations as its weight says; otherwise it is one
         observation with a variance that is divided by its weight.
@@ -117,7 +117,7 @@ class Summary:
 
 
 def summarised(
-    loss: Loss,
+    loss: ScalarLoss,
     names: list[str],
     coef: NumPyArray,
     found: Covariance,
@@ -165,7 +165,7 @@ def summarised(
         with np.errstate(over="ignore"):
             columns["exp_coef"] = np.exp(coef)
     table = pd.DataFrame(columns, index=names)
-    null = np.zeros(len(rows.target)) if rows.offset is None else rows.offset
+    null = np.zeros(len(rows.target)) if rows.offset is None else rows.offset[:, 0]
     if has_intercept:
         table = table.iloc[np.roll(np.arange(len(coef)), 1)]
         null = null + _intercept(loss, rows)
@@ -188,12 +188,12 @@ def summarised(
     )
 
 
-def _intercept(loss: Loss, rows: Observations) -> float:
+def _intercept(loss: ScalarLoss, rows: Observations) -> float:
     """Return the best intercept of the model without features."""
     features = DenseRows(np.empty((len(rows.target), 0)))
     share = rows.weight / rows.weight.sum()
     table = Table(features, rows.target, share, Workers(0), rows.offset)
-    return float(best_intercept(loss, table))
+    return float(best_intercept(loss, table)[0])
 
 
 def _binomial(rows: Observations, _: float) -> float:

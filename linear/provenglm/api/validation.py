@@ -284,7 +284,7 @@ def check_total(total: float, n: int) -> float:
 
 
 def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
-    """Return the offset of the scores, float64 of shape (n,) or (n, K), or None.
+    """Return the offset of the scores, float64 of shape (n, K), or None.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def check_offset(offset: object, n: int, outputs: int = 1) -> NumPyArray | None:
     if offset is None:
         return None
     if outputs == 1:
-        return np.ascontiguousarray(_one_per_row("offset", "number", offset, n))
+        return np.ascontiguousarray(_one_per_row("offset", "number", offset, n))[:, None]
     values = _as_float64("offset", values_of("offset", offset, "the fit needs numbers"))
     if values.ndim == 0:
         values = np.full((n, outputs), values)
@@ -322,15 +322,15 @@ def check_exposure(
     """Raise a ValueError if exp() of the offset, up to the intercept, is beyond float64."""
     if offset is None or not loss.has_logarithm:
         return
-    mean = float(np.average(offset, weights=weight)) if has_intercept else 0.0
+    mean = float(np.average(offset[:, 0], weights=weight)) if has_intercept else 0.0
     farthest = max(float(offset.max()) - mean, mean - float(offset.min()))
     if farthest <= _FARTHEST:
         return
     # The largest offset overflows, unless only a small one is that far from the mean.
     row = int(np.argmax(offset))
-    row = row if offset[row] - mean > _FARTHEST else int(np.argmin(offset))
+    row = row if offset[row, 0] - mean > _FARTHEST else int(np.argmin(offset))
     raise ValueError(
-        f"offset is {offset[row]:g} in row {row}, and loss={loss.name!r} "
+        f"offset is {offset[row, 0]:g} in row {row}, and loss={loss.name!r} "
         "predicts exp(scores + offset), which is beyond any exposure: give the logarithm "
         "of the exposure, numpy.log(exposure)"
     )

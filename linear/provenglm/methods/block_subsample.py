@@ -70,14 +70,14 @@ class BlockSubsample:
         sums: _BlockSums = table.sum(derivatives, *given, at=objective.model(theta))
         objective.reads.rows += sum(table.sizes)
         scale = np.append(scaling.inverse, float(objective.intercept))
-        gradient = sums.gradient * scale / sums.share
+        gradient = (sums.gradient * scale / sums.share)[:, None]
         assert sums.hessian is not None
         hessian = sums.hessian * np.outer(scale, scale) / sums.hessian_share
         rare = np.zeros(len(theta)) if objective.rare is None else np.append(objective.rare, 0.0)
         # The same is done for a sample: see `Sample.hessian`.
         curvature = sums.curvature / sums.hessian_share
         hessian.ravel()[:: len(theta) + 1] += objective.penalty + curvature * rare
-        return gradient + objective.penalty * theta, hessian
+        return gradient + objective.penalty[:, None] * theta, hessian
 
     def _factor(self, table: Table) -> NumPyArray | None:
         """Return the factors that give the classes' shares the values that they have in all rows.
@@ -87,7 +87,7 @@ class BlockSubsample:
         if not self.objective.loss.has_classes:
             return None
         here = table.sum(group_shares, 2)
-        wanted = float(self.objective.mean_target())
+        wanted = float(self.objective.mean_target()[0])
         return np.array([1 - wanted, wanted]) / here if here.all() else None
 
 
@@ -111,13 +111,13 @@ def derivatives(
     scores, target, share = block.scores, block.target, block.share
     if factor is not None:
         share = share * factor[block.exact_target.astype(np.intp, copy=False)]
-    residual = loss.residual(scores, target) * share
+    residual = loss.residual(scores, target)[:, 0] * share
     features: Features = block.features if is_centred else block.raw - scaling.center
     slope = (residual.astype(features.dtype) @ features).astype(np.float64)
     gradient = np.append(slope, residual.sum())
     if block.index % hessian_stride:
         return _BlockSums(float(share.sum()), gradient, 0.0, None, 0.0)
-    curvature = loss.weight_in_hessian(scores, target) * share
+    curvature = loss.second_derivative(scores, target).diagonal[:, 0] * share
     # Shares may be too small for float32.
     unit = float(share.max(initial=0.0)) or 1.0
     hessian = gram_of_block(features, curvature / unit, ones=True).astype(np.float64) * unit

@@ -46,11 +46,11 @@ from provenglm.methods.factor import Factor
 from provenglm.methods.kept_products import ByKeptColumns, KeptProducts
 from provenglm.methods.matrix_descent import sweep_matrix
 from provenglm.methods.softmax_descent import SoftmaxSteps
-from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
-from provenglm.model.objective import Objective, Scaling, Snapshot, broadcast_rows
+from provenglm.model.losses import Loss, SecondDerivative
+from provenglm.model.objective import Objective, Scaling, Snapshot
 from provenglm.model.sample import Sample
 from provenglm.model.sampling import objective_of
-from provenglm.rows.gram import ClassWeights, Weights, gram, gram_of_block
+from provenglm.rows.gram import gram, gram_of_block
 from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
 
@@ -112,7 +112,7 @@ class CoordinateDescent(Method):
         if isinstance(last, CoordinateDescent):
             self._products = last._products
         self._kept: NumPyArray | None = None
-        self._full: tuple[int, ...] = ()
+        self._full = len(objective.penalty), objective.loss.outputs
         arrays: Arrays | None = None
         if objective.rows.is_sparse and objective.loss.outputs == 1:
             small, arrays, self._kept = screened_columns(self.objective)
@@ -147,7 +147,6 @@ class CoordinateDescent(Method):
         objective.reads.rows += count
 
     def start(self, theta: NumPyArray) -> NumPyArray:
-        self._full = theta.shape
         return theta if self._kept is None else theta[self._kept]
 
     def back(self, theta: NumPyArray) -> NumPyArray:
@@ -256,9 +255,9 @@ class CoordinateDescent(Method):
         else:
             places = products.join(objective, chosen)
             chosen = products.features
-        mean, excess = products.columns.mean[places], float(snapshot.gradient[-1])
-        before, l1, l2 = snapshot.theta[chosen], self._l1[chosen], objective.penalty[chosen]
-        gradient = snapshot.gradient[chosen] - mean * excess
+        mean, excess = products.columns.mean[places], float(snapshot.gradient[-1, 0])
+        before, l1, l2 = snapshot.theta[chosen, 0], self._l1[chosen], objective.penalty[chosen]
+        gradient = snapshot.gradient[chosen, 0] - mean * excess
         if self._grew:
             theta = before.copy()
             square = kernels().descend_columns(
@@ -282,7 +281,7 @@ class CoordinateDescent(Method):
             change = theta - before
             square = float(change @ (hessian[: len(change), : len(change)] @ change))
         to = np.zeros_like(snapshot.theta)
-        to[chosen], to[-1] = theta, snapshot.theta[-1] - excess - mean @ change
+        to[chosen, 0], to[-1] = theta, snapshot.theta[-1] - excess - mean @ change
         slope = float(gradient @ change + l1 @ (np.abs(theta) - np.abs(before))) - excess**2
         return Least(to, max(0.0, -slope - 0.5 * (square + excess**2)), -slope)
 
@@ -337,17 +336,10 @@ class CoordinateDescent(Method):
             columns = Columns(self._arrays, chosen.astype(np.uint64), center)
         else:
             columns = dense_columns(objective, chosen)
-        before, gradient = snapshot.theta[chosen], snapshot.gradient[chosen]
-        penalties = self._l1[chosen], objective.penalty[chosen]
-        model: ScalarQuadratic | SoftmaxQuadratic
-        if objective.loss.outputs == 1:
-            model = ScalarQuadratic(
-                objective, columns, snapshot, before, *penalties, self._curvature_shift
-            )
-        else:
-            model = SoftmaxQuadratic(
-                objective, columns, snapshot, before, gradient, *penalties, self._curvature_shift
-            )
+        before, penalties = snapshot.theta[chosen], (self._l1[chosen], objective.penalty[chosen])
+        given = objective, columns, snapshot, chosen, *penalties, self._curvature_shift
+        kind = ScalarQuadratic if objective.loss.outputs == 1 else SoftmaxQuadratic
+        model: ScalarQuadratic | SoftmaxQuadratic = kind(*given)
         t, shift, fall, slope = model.solve()
         to = np.zeros_like(snapshot.theta)
         to[chosen], to[-1] = t, snapshot.theta[-1]
@@ -403,10 +395,8 @@ class CoordinateDescent(Method):
         if are_few and not self._tries_some(width):
             return np.flatnonzero(used)
         theta, gradient = snapshot.theta[:-1], snapshot.gradient[:-1]
-        excess = np.maximum(np.abs(gradient) - broadcast_rows(self._l1[:-1], theta), 0)
-        there = theta != 0
-        if theta.ndim > 1:
-            excess, there = excess.max(axis=1), there.any(axis=1)
+        size, there = np.abs(gradient).max(axis=1), theta.any(axis=1)
+        excess = np.maximum(size - self._l1[:-1], 0)
         count = int(there.sum())
         others = np.flatnonzero((excess > 0) & ~there)
         has_tried = len(self._products.features) > 0
@@ -421,7 +411,6 @@ class CoordinateDescent(Method):
         if self._has_columns() and 0 < len(others) < least and not are_few:
             # A gradient close to the penalty often exceeds it after the step: adding the feature
             # now saves a pass.
-            size = np.abs(gradient)
             others = np.flatnonzero((size > _CLOSE * self._l1[:-1]) & ~there)
             excess, many = size - self._l1[:-1], int(min(least, left, len(others)))
         if many < len(others):
@@ -461,12 +450,7 @@ def hessian_of_set(
     raw: Any = block.raw
     features = (raw[:, chosen] - scaling.center) * scaling.inverse
     curvature = loss.second_derivative(block.scores, block.target, curvature_shift)
-    weights: Weights
-    if isinstance(curvature, SecondDerivativeOfClasses):
-        weights = ClassWeights(curvature.probability, block.share)
-    else:
-        weights = block.share * curvature.diagonal
-    found = gram_of_block(features, weights, ones=True)
+    found = gram_of_block(features, curvature.weights(block.share), ones=True)
     if not intercept:
         found[-loss.outputs :] = found[:, -loss.outputs :] = 0
     return found
@@ -478,7 +462,7 @@ def _loss_hessian(
     """Return the Hessian of the losses over the working set and the intercept, in one pass."""
     found = gram(
         objective.rows,
-        objective.share * curvature.diagonal,
+        curvature.weights(objective.share),
         objective.workers,
         coordinates=objective.scaling,
         columns=chosen if len(chosen) < objective.rows.shape[1] else None,
@@ -486,7 +470,7 @@ def _loss_hessian(
     )
     objective.reads.rows += objective.n
     if not objective.intercept:
-        found[-1] = found[:, -1] = 0
+        found[-objective.loss.outputs :] = found[:, -objective.loss.outputs :] = 0
     return found
 
 

@@ -81,10 +81,9 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     loss, share, scaling = objective.loss, objective.share, objective.scaling
     n, p = objective.rows.shape
     assert objective.l1 is not None
-    observed = loss.observed(objective.target)
-    target = objective.targets(slice(None), np.dtype(np.float64))
-    beyond = np.full(n, np.inf)
-    low, high = loss.inside(-beyond, target), loss.inside(beyond, target)
+    observed = loss.observed(objective.target)[:, 0]
+    beyond = np.full((n, 1), np.inf)
+    low, high = (loss.inside(far, objective.target)[:, 0] for far in (-beyond, beyond))
     is_bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
     if not is_bounded:
         low = high = np.zeros(n)
@@ -107,14 +106,14 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     if (inverse != 1).any():
         data = data * np.repeat(inverse, count)
     mean = (sums[kept, 0] - center * share.sum()) * inverse
-    target_moments = (sums[kept, 1] - center * float(objective.mean_target())) * inverse
+    target_moments = (sums[kept, 1] - center * objective.mean_target()) * inverse
     with_last = np.append(kept, p)
     small = replace(
         objective,
         scaling=Scaling(center, inverse),
         penalty=objective.penalty[with_last],
         l1=objective.l1[with_last],
-        moments=(mean, target_moments),
+        moments=(mean, target_moments[:, None]),
         rare=None,
     )
     return small, (data, row_numbers, begins.astype(np.uint64)), with_last
@@ -132,7 +131,7 @@ def dense_columns(objective: Objective, chosen: NumPyArray) -> Columns:
 
 @dataclass
 class ByColumns(Objective):
-    """The objective of sparse rows that are stored by columns, for one output.
+    """The objective of sparse rows that are stored by columns, for one score per row.
 
     The scores use only columns with nonzero coefficients, and no sum is stored per block.
 
@@ -161,22 +160,21 @@ class ByColumns(Objective):
         return list(pairwise([0, *inner, len(self._center)]))
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
-        """Return objective, gradient and scores at `theta`, (p + 1,)."""
-        share, target = self.share, self.targets(slice(None), np.dtype(np.float64))
-        there, scores = np.flatnonzero(theta[:-1]), np.empty(self.n)
-        weights = theta[there]
-        kernels().scores(*self.arrays, there.astype(np.uint64), weights, scores)
+        """Return objective, gradient and scores at `theta`, (p + 1, 1)."""
+        there, scores = np.flatnonzero(theta[:-1, 0]), np.empty((self.n, 1))
+        weights = theta[there, 0]
+        kernels().scores(*self.arrays, there.astype(np.uint64), weights, scores[:, 0])
         bias = theta[-1] - self._center[there] @ weights
-        scores += self.bias_with_offsets(bias, slice(None), scores.dtype)
+        scores += bias if self.offset is None else bias + self.offset
         with np.errstate(over="ignore", invalid="ignore"):
-            values, residual = self.loss.value_and_residual(scores, target)
-            value = float(values @ share)
-            weighted = residual * share
+            values, residual = self.loss.value_and_residual(scores, self.target)
+            value = float(values @ self.share)
+            weighted = residual[:, 0] * self.share
             total = weighted.sum()
             gradient = self._products(weighted)
         known = None
         if self._is_as_given:
-            known = PassSums(value, gradient[:-1].copy(), np.array(total), None)
+            known = PassSums(value, gradient[:-1, None].copy(), np.array([total]), None)
         gradient[:-1] -= self._center * total
         gradient[-1] = total if self.intercept else 0.0
         self.reads.rows += self.n
@@ -185,7 +183,7 @@ class ByColumns(Objective):
         value += 0.5 * float(penalty @ weights)
         if self.l1 is not None:
             value += float(self.l1[there] @ np.abs(weights))
-        return Snapshot(theta, value, gradient, Kept(scores, residual), known)
+        return Snapshot(theta, value, gradient[:, None], Kept(scores, residual), known)
 
     def _products(self, numbers: NumPyArray) -> NumPyArray:
         """Return the products of all columns with `numbers`, (p + 1,); the last entry is unset."""
@@ -204,6 +202,8 @@ class ScalarQuadratic:
 
     Parameters
     ----------
+    chosen : numpy.ndarray, (m,)
+        The indices of the features.
     l1, l2 : numpy.ndarray, (m,)
     curvature_shift : float
         The curvature shift; see `Loss.second_derivative`.
@@ -214,17 +214,18 @@ class ScalarQuadratic:
         objective: Objective,
         columns: Columns,
         snapshot: Snapshot,
-        before: NumPyArray,
+        chosen: NumPyArray,
         l1: NumPyArray,
         l2: NumPyArray,
         curvature_shift: float,
     ) -> None:
         loss, target, share = objective.loss, objective.target, objective.share
+        before = snapshot.theta[chosen, 0]
         self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         curvature = loss.second_derivative(snapshot.scores, target, curvature_shift)
-        self._weight = curvature.diagonal * share
-        self._rest = loss.residual(snapshot.scores.astype(np.float64), target)
+        self._weight = curvature.diagonal[:, 0] * share
+        self._rest = loss.residual(snapshot.scores.astype(np.float64), target)[:, 0]
         self._rest *= share
         arrays, places, _ = columns
         measured = kernels().measure(*arrays, places, self._rest, self._weight)
@@ -243,7 +244,7 @@ class ScalarQuadratic:
         self._moved = np.zeros(len(share))
 
     def solve(self) -> tuple[NumPyArray, float, float, float]:
-        """Return the approximate minimum, the intercept's step, the model's decrease and slope."""
+        """Return the approximate minimum, (m, 1), the intercept's step, decrease and slope."""
         self._descend()
         arrays, places, _ = self._columns
         change, along = self._t - self._before, np.empty(len(self._weight))
@@ -253,7 +254,7 @@ class ScalarQuadratic:
         slope += self._shift * float(self._rest.sum())
         slope += float(self._l1 @ (np.abs(self._t) - np.abs(self._before)))
         square = float(self._weight @ np.square(along)) + float(self._l2 @ np.square(change))
-        return self._t, self._shift, -slope - 0.5 * square, slope
+        return self._t[:, None], self._shift, -slope - 0.5 * square, slope
 
     def _descend(self) -> None:
         arrays, places, _ = self._columns
@@ -397,8 +398,7 @@ class SoftmaxQuadratic:
         objective: Objective,
         columns: Columns,
         snapshot: Snapshot,
-        before: NumPyArray,
-        gradient: NumPyArray,
+        chosen: NumPyArray,
         l1: NumPyArray,
         l2: NumPyArray,
         curvature_shift: float,
@@ -407,6 +407,7 @@ class SoftmaxQuadratic:
             snapshot.scores, objective.target, curvature_shift
         )
         assert isinstance(curvature, SecondDerivativeOfClasses)
+        before, gradient = snapshot.theta[chosen], snapshot.gradient[chosen]
         self._objective = objective
         self._columns, self._l1, self._l2, self._before = columns, l1, l2, before
         self._has_intercepts = objective.intercept

@@ -155,6 +155,7 @@ class _Dual:
         l2 = float(objective.penalty[used] / objective.scaling.inverse[used] ** 2)
         self._objective, self._l2, self._rng = objective, l2, rng
         table, share, outputs = objective.own, objective.share, objective.loss.outputs
+        # The loop of two classes is for arrays without a second axis.
         self._is_softmax, self._is_dense = outputs > 1, not table.rows.is_sparse
         n, p = table.rows.shape
         self._center = objective.scaling.center if self._is_dense else np.zeros(p)
@@ -189,16 +190,16 @@ class _Dual:
         curvature = weight_curvature + share * self._bias_rate
         self._share, self._curvature = share.astype(dtype), curvature.astype(dtype)
         self._target = objective.target.astype(np.uint32 if self._is_softmax else dtype)
-        none: NumPyArray = np.zeros((0, outputs) if self._is_softmax else 0)
+        none: NumPyArray = np.zeros((0, outputs))
         self._offset = none if objective.offset is None else objective.offset
         user_weights, bias = objective.scaling.to_user(first.theta)
-        bias = np.atleast_1d(bias + self._center @ user_weights)
+        bias = bias + self._center @ user_weights
         self._residual: NumPyArray = np.zeros(first.scores.shape, dtype)
         weights: NumPyArray = np.zeros(first.theta[:-1].shape)
         self._sum: NumPyArray = np.zeros(outputs)
         if first.theta[:-1].any():
             residual = objective.loss.residual(first.scores, objective.target)
-            weighted = np.ascontiguousarray((residual.T * share).T)
+            weighted = np.ascontiguousarray(residual * share[:, None])
             weights -= (
                 table.sum(lambda block: column_products(block.raw, weighted[block.part])) / l2
             )
@@ -212,16 +213,19 @@ class _Dual:
         """Run an epoch; return the objective and both distances as it measured them."""
         before = self._bias.copy()
         self._rng.shuffle(self._order)
+        residual, weights, offset = self._residual, self._weights, self._offset
+        if not self._is_softmax:
+            residual, weights, offset = residual[:, 0], weights[:, 0], offset[:, 0]
         value, distance, dual_distance = self._run(
             *self._rows,
             self._target,
             self._share,
             self._curvature,
             self._order,
-            self._residual,
-            self._weights,
+            residual,
+            weights,
             self._bias,
-            self._offset,
+            offset,
             1 / self._l2,
             self._bias_rate,
         )
@@ -239,10 +243,10 @@ class _Dual:
         """
         objective = self._objective
         weights = (self._weights.T if self._is_dense else self._weights).astype(np.float64)
-        bias = self._bias.reshape(weights.shape[1:]) - self._center @ weights
+        bias = self._bias - self._center @ weights
         if objective.intercept:
             scores = row_products(objective.rows, weights, objective.workers)
-            scores += objective.bias_with_offsets(bias, slice(None), scores.dtype)
+            scores += bias if objective.offset is None else bias + objective.offset
             objective.reads.rows += objective.n / 2
             bias = bias + self._balance(scores)
         return objective.scaling.from_user(weights, bias)
@@ -263,7 +267,7 @@ class _Dual:
             np.log(scores, out=scores)
             scores[rows, target] = np.log1p(np.maximum(own, -1 + _ULP))
         else:
-            sign = 1.0 - 2.0 * objective.target
+            sign = 1.0 - 2.0 * objective.target[:, None]
             other = np.clip(sign * scores, _TINY, 1 - _ULP)
             scores = sign * (np.log(other) - np.log1p(-other))
         if objective.intercept:
@@ -278,17 +282,17 @@ class _Dual:
         Its Hessian uses the rows' own means.
         """
         objective, mean = self._objective, self._residual.copy()
+        second: SecondDerivative
         if self._is_softmax:
             mean[np.arange(objective.n), objective.target] += 1
-        else:
-            mean += objective.target
-        second = SecondDerivative(mean * (1 - mean))
-        if self._is_softmax:
             second = SecondDerivativeOfClasses(mean)
+        else:
+            mean += objective.target[:, None]
+            second = SecondDerivative(mean * (1 - mean))
         inverse = second.inverse_of_total(objective.share)
         least = np.inf
-        bias: NumPyArray = np.zeros(scores.shape[1:])
-        step: NumPyArray = np.zeros(scores.shape[1:])
+        bias: NumPyArray = np.zeros(scores.shape[1])
+        step: NumPyArray = np.zeros(scores.shape[1])
 
         def part_gradient(part: slice) -> NumPyArray:
             residual = objective.loss.residual(scores[part], objective.target[part])
@@ -296,7 +300,7 @@ class _Dual:
 
         parts = parts_of(objective.n, objective.loss.outputs)
         for _ in range(constants.MOST_STEPS):
-            slope = np.atleast_1d(sum(objective.workers.map(part_gradient, parts)))
+            slope: NumPyArray = np.sum(list(objective.workers.map(part_gradient, parts)), axis=0)
             if not np.abs(slope).max() < least:
                 # Far from the optimum the means differ from those of the scores.
                 bias += step
@@ -305,7 +309,7 @@ class _Dual:
             least = float(np.abs(slope).max())
             if least * objective.loss.outputs <= _BALANCED:
                 break
-            step = (inverse @ slope).reshape(bias.shape)
+            step = inverse @ slope
             bias -= step
             scores -= step
         return bias

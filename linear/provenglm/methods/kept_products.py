@@ -97,11 +97,10 @@ class ByKeptColumns(Objective):
 
     def snapshot(self, theta: NumPyArray) -> Snapshot:
         """Return objective, gradient and scores at `theta`."""
-        scores = self.columns.scores(theta)
-        if scores is None and not theta[:-1].any():
-            scores = np.full(self.n, theta[-1])
-        if scores is None:
+        found = self.columns.scores(theta[:, 0])
+        if found is None and theta[:-1].any():
             return super().snapshot(theta)
+        scores = np.full((self.n, 1), theta[-1]) if found is None else found[:, None]
         if self.offset is not None:
             scores += self.offset
         return self.at_scores(theta, scores)

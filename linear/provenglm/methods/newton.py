@@ -121,7 +121,7 @@ class Newton(Method):
                 metric = CholeskyMetric(hessian, True, self._kept)
         if self._basis.is_rough and self.objective.loss.outputs == 1:
             scores, target = point.scores.astype(np.float64), self.objective.target
-            curvature = self.objective.loss.second_derivative(scores, target).diagonal
+            curvature = self.objective.loss.second_derivative(scores, target).diagonal[:, 0]
             rows = weighted_rows(self.objective, self.objective.share * curvature)
             return TriangleMetric(triangle(rows, len(point.theta)))
         return metric

@@ -124,18 +124,18 @@ class _Rows:
         self._table = objective.own.scaled(objective.scaling, dtype, has_room)
 
     def times(self, weights: NumPyArray) -> NumPyArray:
-        """Return the products of all rows with weights, (n,) or (n, K), in half a pass."""
+        """Return the products of all rows with weights (p, K), (n, K), in half a pass."""
         objective = self._objective
         objective.reads.rows += objective.n / 2
         return row_products(self._table.rows, weights.astype(self.dtype), objective.workers)
 
     def image(self, weights: NumPyArray, each: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-        """Return the scores (n,) of weights, and the features' products with `each` times these.
+        """Return the scores (n, 1) of weights, and the features' products with `each` times these.
 
         This is one pass for one output, which reads each block once.
         """
         objective = self._objective
-        scores = np.empty(objective.n, self.dtype)
+        scores = np.empty((objective.n, 1), self.dtype)
         weights = weights.astype(self.dtype)
 
         def product(block: Block) -> NumPyArray:
@@ -214,7 +214,7 @@ class _Hessian:
     Attributes
     ----------
     rows : _Rows
-    penalty, diagonal : numpy.ndarray, (p,) or (p, 1) and theta[:-1]'s shape
+    penalty, diagonal : numpy.ndarray, (p, 1) and (p, K)
         `diagonal` exists only without `common`.
     """
 
@@ -229,18 +229,18 @@ class _Hessian:
         self._objective, self.rows, self._snapshot = objective, rows, snapshot
         share, dtype = objective.share, rows.dtype
         scores = snapshot.scores
-        if scores.ndim > 1:
+        if objective.loss.outputs > 1:
             scores = scores.astype(dtype)  # of many classes these are large arrays
         curvature = objective.loss.second_derivative(scores, objective.target, curvature_shift)
         self._inverse = np.zeros((objective.loss.outputs,) * 2)
         if objective.intercept:
             self._inverse = curvature.inverse_of_total(share)
         self._weight_penalty = objective.penalty[:-1]
-        self.penalty = objective.used(snapshot.theta)[:-1]
+        self.penalty = objective.penalty[:-1, None]
         self._curvature, self._share = curvature.astype(dtype), share.astype(dtype)
         self._preconditioned: Callable[[NumPyArray], NumPyArray]
         if common is None:
-            self.diagonal = self._diagonal((curvature.diagonal.T * share).T)
+            self.diagonal = self._diagonal(curvature.diagonal * share[:, None])
             self._preconditioned = lambda gradient: centre_classes(gradient / self.diagonal)
         else:
             matrix, longer = common.inverse(curvature)
@@ -259,7 +259,7 @@ class _Hessian:
     def _weighted(self, along: NumPyArray, part: slice) -> NumPyArray:
         """Return the change of the residuals by a change of some rows' scores, times the shares."""
         share, change = self._share[part], self._curvature.subset(part).times(along)
-        change *= share if change.ndim == 1 else share[:, None]
+        change *= share[:, None]
         return change
 
     def _products(self, along: NumPyArray) -> NumPyArray:
@@ -278,14 +278,13 @@ class _Hessian:
 
     def _best(self, weight_effect: NumPyArray) -> NumPyArray:
         """Return the intercepts' best step, given the other weights' effect on their gradient."""
-        step = -self._inverse @ np.atleast_1d(weight_effect)
-        return np.asarray(step if self._objective.loss.outputs > 1 else step[0])
+        return np.asarray(-self._inverse @ weight_effect)
 
     def _image(self, step: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
         """Return the intercepts' best step for a step, and the scores and gradient of both."""
-        if step.ndim == 1:
+        if self._objective.loss.outputs == 1:
             along, product = self.rows.image(step, self._each)
-            best = self._best(np.sum(self._each * along, dtype=np.float64))
+            best = self._best(np.sum(self._each * along, axis=0, dtype=np.float64))
             along += best.astype(along.dtype)
             # The intercept's effect on the gradient is known without reading the rows.
             product += best * self._mean
@@ -302,7 +301,7 @@ class _Hessian:
         first = self._best(gradient[-1])
         if not np.any(first):
             return gradient[:-1], first
-        if gradient.ndim == 1:
+        if self._objective.loss.outputs == 1:
             return gradient[:-1] + first * self._mean, first
         shape = self._snapshot.scores.shape
         moved = np.broadcast_to(first.astype(self.rows.dtype), shape)

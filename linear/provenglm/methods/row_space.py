@@ -58,21 +58,20 @@ class RowSpaceNewton(Newton):
     def start(self, theta: NumPyArray) -> NumPyArray:
         width = len(self.objective.penalty) - 1
         if len(theta) == width + 1 or not theta[:-1].any():
-            return np.concatenate([np.zeros((width, *theta.shape[1:])), theta[-1:]])
-        used = self._weight > 0
-        weights = np.divide(theta[:-1].T, self._weight, where=used, out=np.zeros_like(theta[:-1].T))
-        return np.concatenate([self._turned(weights.T, "T")[:width], theta[-1:]])
+            return np.vstack([np.zeros((width, theta.shape[1])), theta[-1]])
+        weights = np.zeros_like(theta[:-1])
+        np.divide(theta[:-1], self._weight[:, None], where=self._weight[:, None] > 0, out=weights)
+        return np.vstack([self._turned(weights, "T")[:width], theta[-1]])
 
     def back(self, theta: NumPyArray) -> NumPyArray:
-        padded = np.zeros((len(self._weight), *theta.shape[1:]))
+        padded = np.zeros((len(self._weight), theta.shape[1]))
         padded[: len(theta) - 1] = theta[:-1]
-        return np.concatenate([(self._turned(padded, "N").T * self._weight).T, theta[-1:]])
+        return np.vstack([self._turned(padded, "N") * self._weight[:, None], theta[-1]])
 
     def _turned(self, weights: NumPyArray, way: str) -> NumPyArray:
         """Return Q times weights of p rows, or its transpose times them if `way` is 'T'."""
         reflections, factors = self._reflections
-        columns = np.asfortranarray(weights.reshape(len(weights), -1))
+        columns = np.asfortranarray(weights)
         apply = scipy.linalg.get_lapack_funcs("ormqr", (reflections, columns))
         size = int(apply("L", way, reflections, factors, columns, -1)[1][0])
-        turned = apply("L", way, reflections, factors, columns, size)[0]
-        return np.asarray(turned.reshape(weights.shape))
+        return np.asarray(apply("L", way, reflections, factors, columns, size)[0])

@@ -44,10 +44,11 @@ class SecondMoments:
 
     def __init__(self, sample: Sample, objective: Objective) -> None:
         theta = objective.null()[0]
-        scores = np.broadcast_to(theta[-1], (len(sample.target), *theta[-1].shape))
+        scores = np.broadcast_to(theta[-1], (len(sample.target), theta.shape[1]))
         if sample.offset is not None:
             scores = scores + sample.offset
-        curvature = sample.share @ sample.loss.weight_in_hessian(scores, sample.target)
+        second = sample.loss.second_derivative(scores, sample.target)
+        curvature = sample.share @ second.diagonal
         self.moments = sample.gram(sample.share)
         self.moments.ravel()[:: len(self.moments) + 1] += sample.unseen()
         if not objective.intercept:
@@ -189,11 +190,9 @@ class SampleHessian:
             scores += sample.offset[part]
         self._second: SecondDerivative = loss.second_derivative(scores, target)
         self._second = self._second.astype(np.dtype(np.float32))
-        self._share = (share if theta.ndim == 1 else share[:, None]).astype(np.float32)
+        self._share = share[:, None].astype(np.float32)
         self.curvature = float(np.mean(share @ self._second.diagonal))
-        penalty = objective.used(theta)
-        unseen = sample.unseen() if theta.ndim == 1 else sample.unseen()[:, None]
-        self._diagonal = penalty + self.curvature * unseen
+        self._diagonal = (objective.penalty + self.curvature * sample.unseen())[:, None]
         objective.reads.rows += len(self._rows)
 
     def times(self, vector: NumPyArray) -> NumPyArray:

@@ -39,7 +39,7 @@ class SubspaceNewton(Method):
     Parameters
     ----------
     objective : Objective
-        An objective of dense rows with one output.
+        An objective of dense rows with one score per row. Directions and scores are vectors here.
     is_precise : bool
         Whether the requested tolerance is too small for products in float32.
     rng : numpy.random.Generator
@@ -66,10 +66,10 @@ class SubspaceNewton(Method):
         self._begin()
 
     def step(self, point: Snapshot, target: Target) -> Step:
-        objective, gradient = self.objective, point.gradient
+        objective, gradient = self.objective, point.gradient[:, 0]
         curvature = objective.loss.second_derivative(
             point.scores, objective.target, self._curvature_shift
-        ).diagonal
+        ).diagonal[:, 0]
         passes, gap = objective.passes, target.gap
         if self._preconditioner.update(curvature, passes, gap, target.required_gap):
             self._span = _Span(objective)
@@ -79,7 +79,7 @@ class SubspaceNewton(Method):
             self._preconditioner.squares.append(square)
             size = np.sqrt(square)
             self._span.add(scaled / size, gradient[:-1] / size)
-        step = self._span.step(point, curvature)
+        step = self._span.step(gradient, curvature)
         return step._replace(decrement=min(gap, 0.5 * square / self._span.least()))
 
     def learn(self, old: Snapshot, new: Snapshot, length: float) -> None:
@@ -134,7 +134,7 @@ class _Span:
         if self._next == len(self._steps):
             self._next = self._first
 
-    def step(self, snapshot: Snapshot, curvature: NumPyArray) -> Step:
+    def step(self, gradient: NumPyArray, curvature: NumPyArray) -> Step:
         """Return Newton's step over the span of the directions."""
         steps, scores = self._steps[: self._count], self._scores[: self._count]
         weight = curvature * self._objective.share
@@ -146,11 +146,12 @@ class _Span:
             row += steps @ (self._objective.penalty * steps[self._last])
             self._hessian[self._last, : self._count] = row
             self._hessian[: self._count, self._last] = row
-        slope = steps @ snapshot.gradient
+        slope = steps @ gradient
         chol = factor(self._hessian[: self._count, : self._count].copy())
         length = -scipy.linalg.cho_solve(chol, slope, check_finite=False)
         fall = -float(slope @ length)
-        self._step = Step(length @ steps, 0.5 * fall, fall, length @ scores)
+        change, along = (length @ steps)[:, None], (length @ scores)[:, None]
+        self._step = Step(change, 0.5 * fall, fall, along)
         return self._step
 
     def _has_changed(self, weight: NumPyArray) -> bool:
@@ -159,7 +160,8 @@ class _Span:
             return True
         change, along = self._step.change, self._step.along
         assert along is not None
-        curvature = weight @ np.square(along) + self._objective.penalty @ np.square(change)
+        curvature = weight @ np.square(along[:, 0])
+        curvature += self._objective.penalty @ np.square(change[:, 0])
         return bool(abs(curvature - self._step.fall) > constants.CHANGED * curvature)
 
     def _products(self, weight: NumPyArray) -> NumPyArray:
@@ -173,9 +175,9 @@ class _Span:
 
 def _along(objective: Objective, step: NumPyArray) -> NumPyArray:
     """Return the scores along a step, (n,): half a pass, which the next gradient completes."""
-    weights, bias, center = objective.model(step)
+    weights, bias, center = objective.model(step[:, None])
     scores = row_products(objective.rows, weights, objective.workers, center)
-    return scores.astype(np.float64, copy=False) + bias
+    return (scores.astype(np.float64, copy=False) + bias)[:, 0]
 
 
 class _Preconditioner:

@@ -76,18 +76,18 @@ class CenteredRows:
 
     def __matmul__(self, theta: NumPyArray) -> NumPyArray:
         """Return the scores at theta."""
-        weights = (theta[:-1].T * self._inverse).T
+        weights = theta[:-1] * self._inverse[:, None]
         scores = self.features @ weights
         scores += self._intercept * theta[-1] - self._center @ weights
         return np.asarray(scores)
 
     def products(self, residual: NumPyArray) -> NumPyArray:
-        """Return the products of the columns with residuals, of theta's shape."""
+        """Return the products of the columns with residuals, (p + 1, K)."""
         total = residual.sum(axis=0)
-        gradient = np.empty((self.shape[1], *residual.shape[1:]))
+        gradient = np.empty((self.shape[1], residual.shape[1]))
         gradient[:-1] = column_products(self.features, residual)
         gradient[:-1] -= np.multiply.outer(self._center, total)
-        gradient[:-1] = (gradient[:-1].T * self._inverse).T
+        gradient[:-1] *= self._inverse[:, None]
         gradient[-1] = self._intercept * total
         return gradient
 

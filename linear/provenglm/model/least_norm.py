@@ -27,7 +27,7 @@ _FEW_ROWS = 2
 
 
 def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
-    """Return the theta, (p + 1,) or (p + 1, K), whose user coefficients have the least norm.
+    """Return the theta, (p + 1, K), whose user coefficients have the least norm.
 
     Return None if it is the given theta, if computing it would take more than about a second, or
     if the rows are far away.
@@ -42,21 +42,20 @@ def least_norm(objective: Objective, theta: NumPyArray) -> NumPyArray | None:
         return None
     base, rest = kept[basis.base], kept[basis.rest]
     order = np.concatenate([base, rest])
-    whole = theta.reshape(width, -1)
     # The scores determine one sum of coefficients for each column of the base.
-    sums = whole[base] + basis.factors @ whole[rest]
+    sums = theta[base] + basis.factors @ theta[rest]
     unit = np.append(np.divide(1, inverse, out=np.zeros(width - 1), where=inverse > 0), 0.0)
     equations = np.hstack([np.eye(len(base)), basis.factors]) * unit[order]
     counted = base < width - 1
     # Find the least-norm solution of equations in the user's coefficients.
     span, upper = scipy.linalg.qr(equations[counted].T, mode="economic", check_finite=False)
     coef = span @ scipy.linalg.solve_triangular(upper, sums[counted], trans=1, check_finite=False)
-    found = whole.copy()
+    found = theta.copy()
     found[order] = coef * unit[order][:, None]
-    found[-1] = whole[-1]
+    found[-1] = theta[-1]
     if not counted.all():
         found[-1] = (sums - basis.factors @ found[rest])[~counted][0]
-    return found.reshape(theta.shape) if np.isfinite(found).all() else None
+    return found if np.isfinite(found).all() else None
 
 
 def _basis(objective: Objective, kept: NumPyArray) -> Basis:

@@ -9,7 +9,7 @@ import numpy as np
 
 from provenglm import constants
 from provenglm.model.losses import Loss
-from provenglm.model.objective import Objective, Snapshot, broadcast_rows
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.rows.table import Block, Linear
 from provenglm.types import NumPyArray
 
@@ -55,7 +55,7 @@ def length_of(
     ----------
     change : numpy.ndarray, theta's shape
         The step.
-    along : numpy.ndarray, the scores' shape, optional
+    along : numpy.ndarray, (n, K), optional
         The change of the scores by the whole step; None if rows are not in memory.
     fall : float
         Minus the slope at the beginning.
@@ -67,11 +67,11 @@ def length_of(
     float
         The length, which may exceed 1. It is 0 if no part of the step leads lower.
     """
-    theta, penalty = point.theta, objective.used(point.theta)
+    theta, penalty = point.theta, objective.penalty[:, None]
     at_start = 0.5 * float((penalty * theta * theta).sum())
     penalty_slope = float((penalty * theta * change).sum())
     square = float((penalty * change * change).sum())
-    l1 = None if objective.l1 is None else broadcast_rows(objective.l1, theta)
+    l1 = None if objective.l1 is None else objective.l1[:, None]
 
     def at(lengths: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return the objective and the slope at each length."""
@@ -142,8 +142,7 @@ def _values(block: Block, loss: Loss, step: NumPyArray, lengths: NumPyArray) -> 
                 block.scores + length * step, block.exact_target
             )
             residual *= step
-            rise = residual.reshape(len(block), -1).sum(axis=1)
-            found[:, k] = block.share @ value, block.share @ rise
+            found[:, k] = block.share @ value, block.share @ residual.sum(axis=1)
     return found
 
 

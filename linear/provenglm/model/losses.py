@@ -2,7 +2,9 @@ r"""The losses of a linear model, as functions of its scores :math:`z = xW + b`.
 
 Each loss defines its value, its residual (the gradient with respect to the scores), its curvature
 (the second derivative), and its conjugate :math:`l^*(u) = \sup_z uz - l(z)`. Scores and residuals
-have the shape ``(n,)``, or ``(n, K)`` for softmax; their dtype, float32 or float64, is kept.
+have the shape ``(n, K)``; their dtype, float32 or float64, is kept. All losses but softmax have one
+score per sample, K = 1: they are subclasses of `ScalarLoss`, whose formulas are for arrays of shape
+``(n,)``.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from provenglm.arguments import check_finite
+from provenglm.rows.gram import ClassWeights, Weights
 from provenglm.types import NumPyArray
 
 OFFSET_OF_FLOAT32 = 30.0
@@ -67,7 +70,7 @@ class SecondDerivative:
 
     Parameters
     ----------
-    diagonal : numpy.ndarray, (n,)
+    diagonal : numpy.ndarray, (n, 1)
     """
 
     def __init__(self, diagonal: NumPyArray) -> None:
@@ -75,7 +78,7 @@ class SecondDerivative:
 
     @property
     def diagonal(self) -> NumPyArray:
-        """The second derivative with respect to each score, (n,) or (n, K)."""
+        """The second derivative with respect to each score, (n, K)."""
         return self._diagonal
 
     def astype(self, dtype: np.dtype[Any]) -> SecondDerivative:
@@ -91,8 +94,12 @@ class SecondDerivative:
         return np.asarray(self.diagonal * step)
 
     def total(self, share: NumPyArray) -> NumPyArray:
-        """Return the weighted sum over all samples, (1, 1) or (K, K)."""
-        return np.array([[share @ self.diagonal]])
+        """Return the weighted sum over all samples, (K, K)."""
+        return np.asarray((share @ self.diagonal)[:, None])
+
+    def weights(self, share: NumPyArray) -> Weights:
+        """Return the weights of the rows in the Hessian; see `gram`."""
+        return np.asarray(share * self.diagonal[:, 0])
 
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
         """Return the inverse of the weighted sum; 0 if the sum is 0."""
@@ -136,8 +143,15 @@ class SecondDerivativeOfClasses(SecondDerivative):
         # Probabilities sum to 1, so a shift of all classes has no curvature.
         return np.asarray(np.diag(total.sum(axis=1)) - total)
 
+    def weights(self, share: NumPyArray) -> Weights:
+        return ClassWeights(self.probability, share)
+
     def inverse_of_total(self, share: NumPyArray) -> NumPyArray:
         return np.linalg.pinv(self.total(share), rcond=_SINGULAR, hermitian=True)
+
+
+Terms: TypeAlias = Callable[[NumPyArray, NumPyArray], NumPyArray]
+"""A function of the scores and targets of some rows."""
 
 
 class Dual(NamedTuple):
@@ -146,8 +160,9 @@ class Dual(NamedTuple):
     Attributes
     ----------
     kept, target_factor : float
-    constant : numpy.ndarray or float
-        The residuals are u = kept r + constant + target_factor y; for classes y is an indicator.
+    constant : numpy.ndarray, (K,), or float
+        The residuals are u = kept r + constant + target_factor y, where y is `Loss.observed`. In
+        the formulas of a `ScalarLoss` it is a number.
     terms : callable or float
         Return a bound of Fenchel's terms l(z) + l*(u) - u z from the scores and targets of some
         rows; or the mean of these terms over all rows, if it is known.
@@ -156,7 +171,7 @@ class Dual(NamedTuple):
     kept: float
     constant: NumPyArray | float
     target_factor: float
-    terms: Callable[[NumPyArray, NumPyArray], NumPyArray] | float
+    terms: Terms | float
 
 
 class Loss(ABC):
@@ -201,30 +216,54 @@ class Loss(ABC):
         """
         return np.inf
 
-    @classmethod
-    def of(cls, arguments: Any) -> Loss:  # noqa: ARG003
-        """Return the loss for an estimator's arguments, after checking them."""
-        return cls()
-
     @abstractmethod
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return the loss of each sample, shape ``(n,)``."""
 
     @abstractmethod
     def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the derivative with respect to the scores, with the shape of the scores."""
+        """Return the derivative with respect to the scores, shape ``(n, K)``."""
+
+    @abstractmethod
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return value and residual; together they may cost less than one after the other."""
 
     @abstractmethod
     def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the second derivative, with the shape of the scores; for softmax its diagonal."""
+        """Return the diagonal of the second derivative, shape ``(n, K)``."""
+
+    @abstractmethod
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
+    ) -> SecondDerivative:
+        """Return the curvatures for a Hessian with respect to the scores.
+
+        Parameters
+        ----------
+        curvature_shift : float
+            The curvature shift, from 0 to 1. If the loss depends on a mean, the curvature is that
+            of the mean after this part of the way to the target, because a sample far on the wrong
+            side has almost no curvature of its own. For Huber's loss, this part of the curvature is
+            that of the lowest parabola above the loss.
+        """
 
     @abstractmethod
     def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return the conjugate of each sample at `dual`, shape ``(n,)``; inf outside its domain."""
 
     @abstractmethod
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return residuals that rounding has moved out of the conjugate's domain, moved back."""
+
+    @abstractmethod
+    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return l(z) + l*(u) - u z of each sample, (n,), which is at least 0 up to rounding."""
+
+    @abstractmethod
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        """Return the best intercept of the model without features: a 0-d array, or ``(K,)``."""
+        """Return the best intercepts of the model without features, (K,)."""
 
     @abstractmethod
     def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
@@ -232,36 +271,22 @@ class Loss(ABC):
 
         Parameters
         ----------
-        excess : numpy.ndarray, () or (K,)
+        excess : numpy.ndarray, (K,)
             The mean of the residuals at the scores.
-        mean : numpy.ndarray, () or (K,)
-            The mean of the targets; for classes their shares.
+        mean : numpy.ndarray, (K,)
+            The mean of `observed`.
         """
 
+    @abstractmethod
     def observed(self, target: NumPyArray) -> NumPyArray:
-        """Return the values that residuals refer to: the numbers, or the classes' indices."""
-        return target
-
-    def value_and_residual(
-        self, scores: NumPyArray, target: NumPyArray
-    ) -> tuple[NumPyArray, NumPyArray]:
-        """Return value and residual; together they may cost less than one after the other."""
-        return self.value(scores, target), self.residual(scores, target)
+        """Return the values that residuals refer to, (n, K): numbers, or indicators of classes."""
 
     def probability(self, scores: NumPyArray) -> NumPyArray:
         """Return the probabilities of the classes, (n, K); only for a loss with K outputs."""
         raise NotImplementedError(self.name)
 
-    def prediction(self, scores: NumPyArray) -> NumPyArray:
-        """Return the prediction of the targets."""
-        return np.asarray(np.exp(scores)) if self.has_logarithm else scores
-
-    def deviance(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return half the deviance of each sample: the loss minus its infimum."""
-        return self.value(scores, target) - self.least(target)
-
-    def fisher(self, scores: NumPyArray) -> NumPyArray:
-        """Return the expectation of the curvature: 1 / (V(m) g'(m)^2) for the mean m."""
+    def margins(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return by how much each row's own class leads the best other one, (n,); for classes."""
         raise NotImplementedError(self.name)
 
     def check_target(  # noqa: B027 - most take all numbers
@@ -294,16 +319,6 @@ class Loss(ABC):
         """
         return bool(np.square(bias) > 2 * OFFSET_OF_FLOAT32**2 * (value - least))
 
-    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return residuals that rounding has moved out of the conjugate's domain, moved back."""
-        return dual
-
-    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return l(z) + l*(u) - u z of each sample, which is at least 0 up to rounding."""
-        product = dual * scores
-        terms = self.value(scores, target) + self.conjugate(dual, target)
-        return np.asarray(terms - (product if scores.ndim == 1 else product.sum(axis=1)))
-
     def least(self, target: NumPyArray) -> NumPyArray:
         """Return the infimum of the loss of each sample, shape ``(n,)``."""
         return np.zeros(len(target))
@@ -315,36 +330,18 @@ class Loss(ABC):
         """
         return True
 
-    def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the curvature for a Hessian, made positive if the curvature may vanish."""
-        return self.curvature(scores, target)
+    def sure_second_derivative(self, scores: NumPyArray, target: NumPyArray) -> SecondDerivative:
+        """Return the curvatures that the certificate may use; the others are 0."""
+        return self.second_derivative(scores, target)
 
-    def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
-    ) -> SecondDerivative:
-        """Return the curvatures for a Hessian with respect to the scores.
-
-        Parameters
-        ----------
-        curvature_shift : float
-            The curvature shift, from 0 to 1. If the loss depends on a mean, the curvature is that
-            of the mean after this part of the way to the target, because a sample far on the wrong
-            side has almost no curvature of its own. For Huber's loss, this part of the curvature is
-            that of the lowest parabola above the loss.
-        """
-        return SecondDerivative(self.weight_in_hessian(scores, target))
-
-    def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        """Return the curvature if the certificate may use it, else 0, with the scores' shape."""
-        return self.curvature(scores, target)
-
+    @abstractmethod
     def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         """Return a certain curvature, (n,), for short steps along any combination of scores.
 
         For classes it holds along any combination that does not shift all of them.
         """
-        return self.sure_curvature(scores, target)
 
+    @abstractmethod
     def quadratic_step(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
@@ -352,31 +349,190 @@ class Loss(ABC):
 
         Returns
         -------
-        residual : numpy.ndarray, the scores' shape
+        residual : numpy.ndarray, (n, K)
             The change of the residuals.
         square : numpy.ndarray, (n,)
             The product of this change with the step.
         relative_move : numpy.ndarray, (n,)
             The relative move of the mean towards the border of its range, at most 1.
         """
-        curvature = self.sure_curvature(scores, target)
-        residual = curvature * step
-        return residual, residual * step, self._relative_move(scores, target, step)
 
-    def _relative_move(
+    @abstractmethod
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
+        """Return the quantities that bound the rounding errors of these rows."""
+
+
+class ScalarLoss(Loss):
+    """A loss of one score per sample, defined by formulas for arrays of shape ``(n,)``.
+
+    A subclass defines at least `value_at`, `residual_at`, `curvature_at`, `conjugate_at`,
+    `balanced_at` and `null_score`. This class converts from and to the shapes of `Loss`.
+    """
+
+    @classmethod
+    def of(cls, arguments: Any) -> ScalarLoss:  # noqa: ARG003
+        """Return the loss for an estimator's arguments, after checking them."""
+        return cls()
+
+    @abstractmethod
+    def value_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the loss of each sample."""
+
+    @abstractmethod
+    def residual_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the derivative with respect to each score, as a new array."""
+
+    @abstractmethod
+    def curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the second derivative with respect to each score."""
+
+    @abstractmethod
+    def conjugate_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the conjugate of each sample; inf outside its domain."""
+
+    @abstractmethod
+    def balanced_at(self, excess: float, mean: float) -> Dual:
+        """Return residuals with mean 0; see `Loss.balanced`. The terms get scores (n,)."""
+
+    @abstractmethod
+    def null_score(self, target: NumPyArray, weight: NumPyArray) -> float:
+        """Return the best intercept of the model without features."""
+
+    def value_and_residual_at(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        """Return value and residual; together they may cost less than one after the other."""
+        return self.value_at(scores, target), self.residual_at(scores, target)
+
+    def curvature_in_hessian_at(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float
+    ) -> NumPyArray:
+        """Return the curvatures for a Hessian; see `Loss.second_derivative`.
+
+        They are positive also if the curvature may vanish.
+        """
+        return self.curvature_at(scores, target)
+
+    def sure_curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return the curvature if the certificate may use it, else 0."""
+        return self.curvature_at(scores, target)
+
+    def least_curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return a certain curvature for short steps; see `Loss.least_curvature`."""
+        return self.sure_curvature_at(scores, target)
+
+    def relative_move_at(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> NumPyArray:
+        """Return the relative move by a step of the scores; see `Loss.quadratic_step`."""
         return np.asarray(self.self_concordance * np.abs(step))
 
-    def rounding_terms(
+    def inside_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return residuals in the conjugate's domain; see `Loss.inside`."""
+        return dual
+
+    def fenchel_at(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return Fenchel's terms; see `Loss.fenchel`."""
+        return self.value_at(scores, target) + self.conjugate_at(dual, target) - dual * scores
+
+    def is_exact_at(self, scores: NumPyArray, target: NumPyArray) -> bool:
+        """Return whether no score of these rows is clipped; see `Loss.is_exact`."""
+        return True
+
+    def rounding_terms_at(
         self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
     ) -> RoundingTerms:
         """Return the quantities that bound the rounding errors of these rows."""
         return RoundingTerms(1.0, float(share @ np.square(np.abs(scores) + np.abs(target))), True)
 
+    # Predictions, for arrays of shape (n,).
+
+    def prediction(self, scores: NumPyArray) -> NumPyArray:
+        """Return the prediction of the targets."""
+        return np.asarray(np.exp(scores)) if self.has_logarithm else scores
+
+    def deviance(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        """Return half the deviance of each sample: the loss minus its infimum."""
+        return self.value_at(scores, target) - self.least(target)
+
+    def fisher(self, scores: NumPyArray) -> NumPyArray:
+        """Return the expectation of the curvature: 1 / (V(m) g'(m)^2) for the mean m."""
+        raise NotImplementedError(self.name)
+
+    # The same formulas in the shapes of `Loss`.
+
+    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.value_at(scores[:, 0], target)
+
+    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.residual_at(scores[:, 0], target)[:, None]
+
+    def value_and_residual(
+        self, scores: NumPyArray, target: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray]:
+        value, residual = self.value_and_residual_at(scores[:, 0], target)
+        return value, residual[:, None]
+
+    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.curvature_at(scores[:, 0], target)[:, None]
+
+    def second_derivative(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
+    ) -> SecondDerivative:
+        diagonal = self.curvature_in_hessian_at(scores[:, 0], target, curvature_shift)
+        return SecondDerivative(diagonal[:, None])
+
+    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.conjugate_at(dual[:, 0], target)
+
+    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.inside_at(dual[:, 0], target)[:, None]
+
+    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.fenchel_at(scores[:, 0], dual[:, 0], target)
+
+    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+        return np.array([self.null_score(target, weight)])
+
+    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
+        kept, constant, target_factor, terms = self.balanced_at(float(excess[0]), float(mean[0]))
+        if callable(terms):
+            terms = _of_one_score(terms)
+        return Dual(kept, np.array([constant]), target_factor, terms)
+
+    def observed(self, target: NumPyArray) -> NumPyArray:
+        return target[:, None]
+
+    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
+        return self.is_exact_at(scores[:, 0], target)
+
+    def sure_second_derivative(self, scores: NumPyArray, target: NumPyArray) -> SecondDerivative:
+        return SecondDerivative(self.sure_curvature_at(scores[:, 0], target)[:, None])
+
+    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.least_curvature_at(scores[:, 0], target)
+
+    def quadratic_step(
+        self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
+    ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
+        scores, step = scores[:, 0], step[:, 0]
+        residual = self.sure_curvature_at(scores, target) * step
+        return residual[:, None], residual * step, self.relative_move_at(scores, target, step)
+
+    def rounding_terms(
+        self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
+    ) -> RoundingTerms:
+        return self.rounding_terms_at(scores[:, 0], target, share)
+
+
+def _of_one_score(terms: Terms) -> Terms:
+    return lambda scores, target: terms(scores[:, 0], target)
+
 
 @dataclass(frozen=True)
-class Logistic(Loss):
+class Logistic(ScalarLoss):
     r"""Logistic loss, :math:`\log(1 + e^z) - yz`, for targets 0 and 1."""
 
     name = "logistic"
@@ -385,16 +541,15 @@ class Logistic(Loss):
     is_separable = True
 
     def fisher(self, scores: NumPyArray) -> NumPyArray:
-        return self.curvature(scores, scores)
+        return self.curvature_at(scores, scores)
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
+    def balanced_at(self, excess: float, mean: float) -> Dual:
         # (1 - m) p + m q with q = 0 or 1 has the same mean as the targets.
-        wanted = float(mean)
-        score_mean = wanted + float(excess)
-        down = score_mean > wanted
+        score_mean = mean + excess
+        down = score_mean > mean
         # A class with 1e-17 of all weights gives 0 for both.
-        up = wanted - score_mean
-        mixed = 1 - wanted / score_mean if down else up / (1 - score_mean) if up > 0 else 0.0
+        up = mean - score_mean
+        mixed = 1 - mean / score_mean if down else up / (1 - score_mean) if up > 0 else 0.0
         sign = 1.0 if down else -1.0
 
         def terms(scores: NumPyArray, _: NumPyArray) -> NumPyArray:
@@ -409,13 +564,13 @@ class Logistic(Loss):
         constant = 0.0 if down else mixed
         return Dual(1 - mixed, constant, -mixed, terms if mixed else 0.0)
 
-    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def inside_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(np.clip(dual, -target, 1 - target))
 
-    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
-        return self.value_and_residual(scores, target)[0]
+    def value_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return self.value_and_residual_at(scores, target)[0]
 
-    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def residual_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         with np.errstate(over="ignore"):  # 1 / inf is the probability then
             probability: NumPyArray = np.exp(-scores)
         probability += 1
@@ -423,7 +578,7 @@ class Logistic(Loss):
         probability -= target
         return probability
 
-    def value_and_residual(
+    def value_and_residual_at(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
         # Use exp(-|z|), which cannot overflow. Work in place, with targets in the scores' dtype,
@@ -441,21 +596,21 @@ class Logistic(Loss):
         probability -= target
         return value, probability
 
-    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         small = np.exp(-np.abs(scores))
         return np.asarray(small / np.square(1 + small))
 
-    def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
-    ) -> SecondDerivative:
+    def curvature_in_hessian_at(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float
+    ) -> NumPyArray:
         if not curvature_shift:
-            return SecondDerivative(self.curvature(scores, target))
+            return self.curvature_at(scores, target)
         # With q between p and y: q (1 - q) = (1 - c) p (1 - p) + c (1 - c) (p - y)^2.
-        residual = self.residual(scores, target)
+        residual = self.residual_at(scores, target)
         more = curvature_shift * (1 - curvature_shift) * np.square(residual)
-        return SecondDerivative((1 - curvature_shift) * self.curvature(scores, target) + more)
+        return (1 - curvature_shift) * self.curvature_at(scores, target) + more
 
-    def _relative_move(
+    def relative_move_at(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> NumPyArray:
         small = np.exp(-np.abs(scores))
@@ -463,20 +618,23 @@ class Logistic(Loss):
         up = np.where(scores >= 0, far, near)
         return np.maximum(-up * step, np.where(scores >= 0, near, far) * step)
 
-    def rounding_terms(
+    def rounding_terms_at(
         self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
     ) -> RoundingTerms:
         return RoundingTerms(0.25, 4 * float(share.sum()), True)
 
-    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def conjugate_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         probability = dual + target
         inside = (probability >= 0) & (probability <= 1)
         entropy = x_log_x(probability) + x_log_x(1 - probability)
         return np.where(inside, entropy, np.inf)
 
-    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+    def margins(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        return np.where(target > 0, scores[:, 0], -scores[:, 0])
+
+    def null_score(self, target: NumPyArray, weight: NumPyArray) -> float:
         # If a class has 1e-19 of all weights, 1 minus the other's share would be 0.
-        return np.asarray(np.log(weight @ target) - np.log(weight @ (1 - target)))
+        return float(np.log(weight @ target) - np.log(weight @ (1 - target)))
 
 
 @dataclass(frozen=True)
@@ -515,9 +673,18 @@ class Softmax(Loss):
         return Dual(kept, constant, kept - 1, terms if kept < 1 else 0.0)
 
     def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
-        observed = np.zeros_like(dual)
-        observed[np.arange(len(target)), target] = 1
+        observed = self.observed(target)
         return np.asarray(np.clip(dual, -observed, 1 - observed))
+
+    def observed(self, target: NumPyArray) -> NumPyArray:
+        indicator = np.zeros((len(target), self.outputs))
+        indicator[np.arange(len(target)), target] = 1
+        return indicator
+
+    def margins(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+        rows, others = np.arange(len(scores)), scores.copy()
+        others[rows, target] = -np.inf
+        return np.asarray(scores[rows, target] - others.max(axis=1))
 
     def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self.value_and_residual(scores, target)[0]
@@ -596,6 +763,10 @@ class Softmax(Loss):
         )
         return np.where(inside, x_log_x(probability).sum(axis=1), np.inf)
 
+    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+        terms = self.value(scores, target) + self.conjugate(dual, target)
+        return np.asarray(terms - (dual * scores).sum(axis=1))
+
     def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
         count = np.bincount(target, weights=weight, minlength=self.outputs)
         # A class whose weights are all 0 would have the intercept -infinity.
@@ -604,7 +775,7 @@ class Softmax(Loss):
 
 
 @dataclass(frozen=True)
-class Squared(Loss):
+class Squared(ScalarLoss):
     r"""Half the squared error, :math:`(z - y)^2 / 2`."""
 
     name = "squared"
@@ -616,27 +787,27 @@ class Squared(Loss):
     def fisher(self, scores: NumPyArray) -> NumPyArray:
         return np.ones_like(scores)
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
-        return Dual(1.0, -float(excess), 0.0, 0.5 * float(excess) ** 2)
+    def balanced_at(self, excess: float, mean: float) -> Dual:
+        return Dual(1.0, -excess, 0.0, 0.5 * excess**2)
 
-    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def value_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(0.5 * np.square(scores - target))
 
-    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def residual_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return scores - target
 
-    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.ones_like(scores)
 
-    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def conjugate_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         return 0.5 * np.square(dual) + dual * target
 
-    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        return np.asarray(weight @ target / weight.sum())
+    def null_score(self, target: NumPyArray, weight: NumPyArray) -> float:
+        return float(weight @ target / weight.sum())
 
 
 @dataclass(frozen=True)
-class Huber(Loss):
+class Huber(ScalarLoss):
     r"""Huber's loss: half the squared error up to `epsilon`, then a line of slope `epsilon`."""
 
     epsilon: float = 1.35
@@ -649,19 +820,19 @@ class Huber(Loss):
     bytes_of_a_row = 100  # for the search for the scale
 
     @classmethod
-    def of(cls, arguments: Any) -> Loss:
+    def of(cls, arguments: Any) -> ScalarLoss:
         meaning = "outliers are beyond epsilon times the scale, which would be 0 for 1"
         return cls(check_finite("epsilon", arguments.epsilon, meaning, 1, above=True))
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
-        size = abs(float(excess))
+    def balanced_at(self, excess: float, mean: float) -> Dual:
+        size = abs(excess)
         mixed = size / (size + self.epsilon)
         constant = float(-mixed * np.sign(excess) * self.epsilon)
 
         def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
             scores = scores.astype(np.float64)
-            dual = (1 - mixed) * self.residual(scores, target) + constant
-            exact = self.value(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
+            dual = (1 - mixed) * self.residual_at(scores, target) + constant
+            exact = self.value_at(scores, target) + 0.5 * np.square(dual) - dual * (scores - target)
             return np.asarray(np.maximum(exact, 0))
 
         return Dual(1 - mixed, constant, 0.0, terms if mixed else 0.0)
@@ -670,60 +841,53 @@ class Huber(Loss):
     def self_concordance(self) -> float:
         return 1 / self.epsilon
 
-    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def value_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         error = scores - target
         inside = np.clip(error, -self.epsilon, self.epsilon)
         return np.asarray(inside * (error - 0.5 * inside))
 
-    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def residual_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.clip(scores - target, -self.epsilon, self.epsilon)
 
-    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray((np.abs(scores - target) <= self.epsilon).astype(scores.dtype))
 
-    def sure_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def sure_curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         # A step that leaves the parabola is not covered, so rows near its end have no curvature
         # here.
         return self._inside(scores, target, 0.9)
 
-    def least_curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def least_curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self._inside(scores, target, self.initial_move)
 
     def _inside(self, scores: NumPyArray, target: NumPyArray, fraction: float) -> NumPyArray:
         return np.asarray(np.abs(scores - target) <= fraction * self.epsilon, scores.dtype)
 
-    def _relative_move(
+    def relative_move_at(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> NumPyArray:
         return np.abs(scores - target + step) / self.epsilon
 
-    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def conjugate_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         # Rounding may have moved the residual an ulp out of the domain.
         inside = np.abs(dual) <= self.epsilon * (1 + 1e-6)
         return np.where(inside, 0.5 * np.square(dual) + dual * target, np.inf)
 
-    def weight_in_hessian(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def curvature_in_hessian_at(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float
+    ) -> NumPyArray:
         error = np.abs(scores - target)
         inside = error <= self.epsilon
-        if inside.mean() > 0.1:
-            return np.asarray(np.maximum(inside, _LEAST_CURVATURE))
-        # Far from the optimum hardly any sample has a curvature. Use the curvature of the lowest
-        # parabola above the loss, as in iteratively reweighted least squares (Huber 1981, section
-        # 7.8).
-        return np.asarray(np.minimum(1, self.epsilon / np.maximum(error, self.epsilon)))
+        # The curvature of the lowest parabola above the loss, as in iteratively reweighted least
+        # squares (Huber 1981, section 7.8).
+        above = np.minimum(1, self.epsilon / np.maximum(error, self.epsilon))
+        if not inside.mean() > 0.1:
+            # Far from the optimum hardly any sample has a curvature.
+            return np.asarray(above)
+        own = np.maximum(inside, _LEAST_CURVATURE)
+        return np.asarray((1 - curvature_shift) * own + curvature_shift * above)
 
-    def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
-    ) -> SecondDerivative:
-        own = self.weight_in_hessian(scores, target)
-        if not curvature_shift:
-            return SecondDerivative(own)
-        error = np.maximum(np.abs(scores - target), self.epsilon)
-        return SecondDerivative(
-            (1 - curvature_shift) * own + curvature_shift * self.epsilon / error
-        )
-
-    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
+    def null_score(self, target: NumPyArray, weight: NumPyArray) -> float:
         # Minimise a convex function of one number by Newton's method, from the weighted median: the
         # active set settles in a few steps.
         order = np.argsort(target)
@@ -736,11 +900,11 @@ class Huber(Loss):
             if curvature == 0 or abs(slope) <= 1e-14 * self.epsilon * total[-1]:
                 break
             middle = middle - slope / curvature
-        return np.asarray(middle)
+        return float(middle)
 
 
 @dataclass(frozen=True)
-class Poisson(Loss):
+class Poisson(ScalarLoss):
     r"""Poisson loss with a log link, half the deviance: :math:`e^z - yz`.
 
     The constant :math:`y \log y - y` is left out, as in a likelihood.
@@ -767,66 +931,65 @@ class Poisson(Loss):
     def is_far_off(self, bias: float, value: float, least: float) -> bool:
         return abs(value) > OFFSET_OF_FLOAT32 * (value - least)
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
-        wanted = float(mean)
+    def balanced_at(self, excess: float, mean: float) -> Dual:
         kept, added, terms = balanced_means(
-            wanted + float(excess), wanted, lambda scores, _: scores.astype(np.float64)
+            mean + excess, mean, lambda scores, _: scores.astype(np.float64)
         )
         return Dual(kept, added, kept - 1, terms)
 
-    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def inside_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         return np.asarray(np.maximum(dual, -target))
 
-    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def value_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return _exp(scores) - target * scores
 
-    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def residual_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return _exp(scores) - target
 
-    def value_and_residual(
+    def value_and_residual_at(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
         mean = _exp(scores)
         return mean - target * scores, mean - target
 
-    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return _exp(scores)
 
-    def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
-    ) -> SecondDerivative:
-        return SecondDerivative((1 - curvature_shift) * _exp(scores) + curvature_shift * target)
+    def curvature_in_hessian_at(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float
+    ) -> NumPyArray:
+        return (1 - curvature_shift) * _exp(scores) + curvature_shift * target
 
-    def _relative_move(
+    def relative_move_at(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> NumPyArray:
         return -step
 
-    def rounding_terms(
+    def rounding_terms_at(
         self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
     ) -> RoundingTerms:
         mean = _exp(scores)
         square = float(share @ np.square(mean + np.abs(target)))
         largest = 1.01 * float(mean.max(initial=0))
-        return RoundingTerms(largest, square, self.is_exact(scores, target))
+        return RoundingTerms(largest, square, self.is_exact_at(scores, target))
 
-    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
+    def is_exact_at(self, scores: NumPyArray, target: NumPyArray) -> bool:
         return float(scores.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
 
-    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def conjugate_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         mean = dual + target
         return np.where(mean >= 0, x_log_x(mean) - mean, np.inf)
 
     def least(self, target: NumPyArray) -> NumPyArray:
         return target - x_log_x(target)
 
-    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        return np.asarray(np.log(weight @ target / weight.sum()))
+    def null_score(self, target: NumPyArray, weight: NumPyArray) -> float:
+        return float(np.log(weight @ target / weight.sum()))
 
 
 def balanced_means(
-    mean: float, wanted: float, logarithm: Callable[[NumPyArray, NumPyArray], NumPyArray]
-) -> tuple[float, float, Callable[[NumPyArray, NumPyArray], NumPyArray] | float]:
+    mean: float, wanted: float, logarithm: Terms
+) -> tuple[float, float, Terms | float]:
     r"""Return the change of positive numbers m to `kept` m + `added` with the wanted mean.
 
     A factor alone costs least, just as a constant added to m's logarithm does. If the factor would
@@ -862,7 +1025,7 @@ def balanced_means(
 
 
 def explained_deviance(
-    loss: Loss, target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None
+    loss: ScalarLoss, target: NumPyArray, scores: NumPyArray, weight: NumPyArray | None
 ) -> float:
     """Return 1 - D(y, prediction) / D(y, mean(y)), where D is the deviance; all arrays are (n,).
 
@@ -874,13 +1037,13 @@ def explained_deviance(
         counts = weight > 0
         target, scores, weight = target[counts], scores[counts], weight[counts]
     share = np.ones(len(target)) if weight is None else weight
-    best = np.broadcast_to(loss.null_scores(target, share), target.shape)
+    best = np.full(len(target), loss.null_score(target, share))
     model_deviance, null_deviance = (
         max(float(np.average(loss.deviance(z, target), weights=weight)), 0.0)
         for z in (scores, best)
     )
     # Rounding may leave a positive deviance for equal targets.
-    nothing = 1e-14 * float((np.abs(loss.value(best, target)) + loss.fisher(best)).max())
+    nothing = 1e-14 * float((np.abs(loss.value_at(best, target)) + loss.fisher(best)).max())
     if null_deviance <= nothing:
         return 1.0 if model_deviance <= nothing else 0.0
     return 1 - model_deviance / null_deviance

@@ -33,15 +33,15 @@ part."""
 
 
 def best_intercept(loss: Loss, table: AnyTable) -> NumPyArray:
-    """Return the best intercept of the model without features: a 0-d array, or (K,)."""
+    """Return the best intercepts of the model without features, (K,)."""
     if table.is_out_of_core and loss.needs_all_targets:
-        start = np.asarray(table.known(target_sum, loss))
-        return _WithOffsets(loss, table).best_number(float(start))
+        start = table.known(target_sum, loss)
+        return _WithOffsets(loss, table).best_number(float(start[0]))
     best = np.asarray(loss.null_scores(*_summary(loss, table)), np.float64)
     if not table.has_offset:
         return best
     rows = _WithOffsets(loss, table)
-    return rows.best_of_classes(best) if loss.outputs > 1 else rows.best_number(float(best))
+    return rows.best_of_classes(best) if loss.outputs > 1 else rows.best_number(float(best[0]))
 
 
 def _summary(loss: Loss, table: AnyTable) -> tuple[NumPyArray, NumPyArray]:
@@ -52,12 +52,12 @@ def _summary(loss: Loss, table: AnyTable) -> tuple[NumPyArray, NumPyArray]:
     if loss.has_classes:
         count = loss.group_count
         return np.arange(count), table.known(group_shares, count)
-    return np.array([table.known(target_sum, loss)]), np.ones(1)
+    return table.known(target_sum, loss), np.ones(1)
 
 
-def target_sum(block: Block, loss: Loss) -> float:
-    """Return the sum of the shares times the targets."""
-    return float(block.share @ loss.observed(block.exact_target))
+def target_sum(block: Block, loss: Loss) -> NumPyArray:
+    """Return the sum of the shares times `Loss.observed`, (K,)."""
+    return np.asarray(block.share @ loss.observed(block.exact_target))
 
 
 def group_shares(block: Block, count: int) -> NumPyArray:
@@ -72,14 +72,19 @@ def mean_loss(loss: Loss, table: AnyTable, bias: NumPyArray) -> float:
 
 
 def _loss_at(block: Block, loss: Loss, bias: NumPyArray) -> float:
-    offset = np.zeros(1) if block.offset is None else block.offset
     if block.offset is None and loss.has_classes:
         # A few groups have the same loss each.
         count = loss.group_count
-        scores = np.broadcast_to(bias, (count, *bias.shape))
+        scores = np.broadcast_to(bias, (count, len(bias)))
         return float(group_shares(block, count) @ loss.value(scores, np.arange(count)))
-    scores = np.broadcast_to(bias + offset, (len(block), *bias.shape))
+    scores = _scores(block, bias)
     return float(block.share @ np.asarray(loss.value(scores, block.exact_target), np.float64))
+
+
+def _scores(block: Block, bias: NumPyArray) -> NumPyArray:
+    """Return the scores without features, (b, K)."""
+    beside = bias if block.offset is None else bias + block.offset
+    return np.broadcast_to(beside, (len(block), len(bias)))
 
 
 def least_loss(table: AnyTable, loss: Loss) -> float:
@@ -98,11 +103,11 @@ def size_of_scores(table: AnyTable, bias: NumPyArray) -> float:
     """
     mean, square = table.sum(_moments_of_scores, bias, reads=False)
     k = np.argmax(square)
-    return float(np.copysign(np.sqrt(np.ravel(square)[k]), np.ravel(mean)[k]))
+    return float(np.copysign(np.sqrt(square[k]), mean[k]))
 
 
 def _moments_of_scores(block: Block, bias: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
-    scores = np.zeros(len(block)) + bias if block.offset is None else bias + block.offset
+    scores = _scores(block, bias)
     return np.asarray(block.share @ scores), np.asarray(block.share @ np.square(scores))
 
 
@@ -127,18 +132,18 @@ def _derivatives(
     block: Block, loss: Loss, bias: NumPyArray, temperature: float
 ) -> tuple[float, NumPyArray, NumPyArray]:
     offset = np.zeros_like(bias) if block.offset is None else block.offset / temperature
-    scores = np.broadcast_to(bias + offset, (len(block), *np.shape(bias)))
+    scores = np.broadcast_to(bias + offset, (len(block), len(bias)))
     target, share = block.exact_target, block.share
     with np.errstate(over="ignore", invalid="ignore"):
         values, residual = loss.value_and_residual(scores, target)
         curvature = loss.second_derivative(scores, target).total(share)
-        return float(share @ values), np.atleast_1d(share @ residual), curvature
+        return float(share @ values), np.asarray(share @ residual), curvature
 
 
 def _offset_range(block: Block) -> tuple[list[float], list[float], NumPyArray]:
     """Return the least and the largest offset, and their mean."""
     if block.offset is None:
-        return [0.0], [0.0], np.zeros(())
+        return [0.0], [0.0], np.zeros(1)
     return [float(block.offset.min())], [float(block.offset.max())], block.share @ block.offset
 
 
@@ -149,12 +154,10 @@ class _WithOffsets:
     loss: Loss
     table: AnyTable
 
-    def at(self, bias: NumPyArray | float, temperature: float = 1.0) -> _Derivatives:
-        """Return the mean loss and its derivatives at an intercept."""
-        given = self.loss, np.asarray(bias), temperature
-        value, slope, curvature = self.table.sum(_derivatives, *given, reads=False)
-        outputs = self.loss.outputs
-        return _Derivatives(value, slope, np.reshape(curvature, (outputs, outputs)))
+    def at(self, bias: NumPyArray, temperature: float = 1.0) -> _Derivatives:
+        """Return the mean loss and its derivatives at the intercepts, (K,)."""
+        given = self.loss, bias, temperature
+        return _Derivatives(*self.table.sum(_derivatives, *given, reads=False))
 
     def best_number(self, best: float) -> NumPyArray:
         """Return the best intercept of one output; `best` is the best one without offsets.
@@ -164,9 +167,9 @@ class _WithOffsets:
         """
         least, largest, mean = self.table.known(_offset_range)
         low, high = best - max(largest), best - min(least)
-        middle, last = best - float(mean), high - low
+        middle, last = best - float(mean[0]), high - low
         for _ in range(_MAX_STEPS):
-            _, slope, curvature = self.at(middle)
+            _, slope, curvature = self.at(np.array([middle]))
             low, high = (low, middle) if slope[0] > 0 else (middle, high)
             step = float(slope[0] / curvature[0, 0]) if curvature[0, 0] > 0 else np.inf
             if not (low < middle - step < high and abs(step) < last / 2):
@@ -174,7 +177,7 @@ class _WithOffsets:
             middle, last = middle - step, abs(step)
             if last <= _SAME * max(1.0, abs(middle)):
                 break
-        return np.asarray(middle)
+        return np.array([middle])
 
     def best_of_classes(self, best: NumPyArray) -> NumPyArray:
         """Return the best intercepts of classes, with mean 0; `best` are those without offsets.

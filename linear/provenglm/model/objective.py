@@ -5,8 +5,8 @@ of each feature, and the penalty :math:`\lambda / d_j^2`. This is the same funct
 model with a better scaling. The rows themselves are not scaled: a pass computes the scores of a
 block with :math:`W = \theta / d`, and transforms the gradient afterwards.
 
-`theta` is a float64 array of shape ``(p + 1,)``, or ``(p + 1, K)`` for softmax. Its last row is the
-intercept.
+`theta` is a float64 array of shape ``(p + 1, K)``, where K is the loss's number of scores per row:
+that of the classes for softmax, and 1 for all other losses. Its last row has the intercepts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class PassSums(NamedTuple):
     ----------
     value : float
         The sum of the losses.
-    products : numpy.ndarray, (p,) or (p, K)
+    products : numpy.ndarray, (p, K)
         The sums of the residuals times the features.
-    residuals : numpy.ndarray, () or (K,)
+    residuals : numpy.ndarray, (K,)
         The sums of the residuals.
     squares : numpy.ndarray, (p,), optional
         The sums of the features' squares.
@@ -58,7 +58,7 @@ class Snapshot:
 
     Attributes
     ----------
-    theta : numpy.ndarray, (p + 1,) or (p + 1, K)
+    theta : numpy.ndarray, (p + 1, K)
     objective : float
     gradient : numpy.ndarray, theta's shape
         The gradient, including that of the L2 penalty.
@@ -91,7 +91,7 @@ class Snapshot:
 
     @property
     def scores(self) -> NumPyArray:
-        """The scores of rows in memory, (n,) or (n, K)."""
+        """The scores of rows in memory, (n, K)."""
         assert self.kept is not None
         return self.kept.scores
 
@@ -105,16 +105,15 @@ class Scaling:
 
     def to_user(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return weights and intercept for features in the user's units."""
-        weights = (theta[:-1].T * self.inverse).T
+        weights = theta[:-1] * self.inverse[:, None]
         return weights, theta[-1] - self.center @ weights
 
     def from_user(self, weights: NumPyArray, intercept: NumPyArray) -> NumPyArray:
         """Return theta for the user's weights and intercept."""
         used = self.inverse > 0
         scale = np.divide(1, self.inverse, out=np.zeros_like(self.inverse), where=used)
-        return np.concatenate(
-            [(weights.T * scale).T, [intercept + self.center @ (weights.T * used).T]]
-        )
+        last = intercept + self.center @ (weights * used[:, None])
+        return np.vstack([weights * scale[:, None], last])
 
 
 _Kind = TypeVar("_Kind", bound="Objective")
@@ -201,7 +200,7 @@ class Objective:
 
     @property
     def offset(self) -> NumPyArray | None:
-        """The offsets of rows in memory, (n,) or (n, K)."""
+        """The offsets of rows in memory, (n, K)."""
         return self.own.offset
 
     @property
@@ -246,31 +245,13 @@ class Objective:
         """The number of passes over the rows, including reads of copies and samples."""
         return self.reads.rows / self.n
 
-    def used(self, theta: NumPyArray) -> NumPyArray:
-        """Return the L2 penalty, broadcast to the shape of `theta`."""
-        return broadcast_rows(self.penalty, theta)
-
-    def targets(self, rows: slice | NumPyArray, dtype: np.dtype[Any]) -> NumPyArray:
-        """Return the targets of some rows; numbers are converted to `dtype`, classes are not."""
-        target = self.target[rows]
-        return target if target.dtype.kind in "iu" else target.astype(dtype, copy=False)
-
-    def bias_with_offsets(self, bias: NumPyArray, rows: slice, dtype: np.dtype[Any]) -> NumPyArray:
-        """Return the intercepts plus the offsets of some rows, in `dtype`.
-
-        The sum is computed in float64, because both may be large and cancel.
-        """
-        if self.offset is None:
-            return np.asarray(bias, dtype)
-        return np.asarray(bias + self.offset[rows], dtype)
-
     def model(self, theta: NumPyArray) -> Linear:
         """Return the linear model with the scores of `theta`, for the user's features."""
         weights, bias = self.scaling.to_user(theta)
         weights = weights.astype(self.rows.dtype)
         if self.centered:
-            return Linear(weights, np.asarray(theta[-1]), self.scaling.center)
-        return Linear(weights, np.asarray(bias))
+            return Linear(weights, theta[-1], self.scaling.center)
+        return Linear(weights, bias)
 
     def sum(self, function: Any, *small: Any, at: Snapshot | None = None) -> Any:
         """Return the sum over all blocks of a function that needs scores, but no features.
@@ -300,7 +281,7 @@ class Objective:
         takes_squares &= not self.rows.is_sparse
         kept = None
         if not self.table.is_out_of_core:
-            kept = Kept(np.empty((self.n, *theta.shape[1:]), self.rows.dtype))
+            kept = Kept(np.empty((self.n, self.loss.outputs), self.rows.dtype))
         # If rows are not in memory, a proof would need another pass for these sums.
         is_out_of_core = self.table.is_out_of_core
         takes_noise = is_out_of_core and takes_sums and not self.loss.has_classes
@@ -322,7 +303,7 @@ class Objective:
         if takes_moments:
             sums = self._without_moments(sums)
         gradient = np.empty_like(theta)
-        gradient[:-1] = np.reshape(sums, gradient[:-1].shape)
+        gradient[:-1] = sums
         gradient[-1] = found.residuals
         if takes_squares:
             self.squares = found.squares
@@ -333,24 +314,25 @@ class Objective:
 
         This takes half a pass, but counts as one.
         """
-        target = self.targets(slice(None), scores.dtype)
+        target = self.target
+        if target.dtype.kind == "f":
+            target = target.astype(scores.dtype, copy=False)
         values, residual = self.loss.value_and_residual(scores, target)
-        residual *= self.share
+        residual *= self.share[:, None]
         gradient = np.zeros_like(theta)
-        gradient[-1] = residual.sum()
+        gradient[-1] = residual.sum(axis=0)
         takes_moments = self.takes_moments and self.moments is None
-        numbers = residual[None]
+        numbers = residual
         if takes_moments:
-            columns = target_columns(self.loss, self.target, self.share)
-            numbers = np.stack([residual, self.share, columns])
-        numbers = numbers.astype(self.rows.dtype, copy=False)
+            numbers = with_moments(residual, self.loss, self.target, self.share)
+        numbers = numbers.T.astype(self.rows.dtype, order="C", copy=False)
 
         def products(block: Block) -> NumPyArray:
             return dense_products(block.features, numbers[:, block.part])
 
-        sums = self.table.sum(products, at=self.model(theta))
+        sums = self.table.sum(products, at=self.model(theta)).T
         self.reads.rows += self.n
-        gradient[:-1] = self._without_moments(sums.T)[:, 0] if takes_moments else sums[0]
+        gradient[:-1] = self._without_moments(sums) if takes_moments else sums
         value = float(values @ self.share)
         return self.snapshot_of(theta, value, gradient, Kept(scores))
 
@@ -383,10 +365,10 @@ class Objective:
                 value, gradient[:-1].copy(), np.array(gradient[-1]), self.squares, noise
             )
         self.to_theta(gradient)
-        penalty = self.used(theta)
+        penalty = self.penalty[:, None]
         value += 0.5 * float((penalty * theta * theta).sum())
         if self.l1 is not None:
-            value += float(broadcast_rows(self.l1, theta).ravel() @ np.abs(theta).ravel())
+            value += float((self.l1 @ np.abs(theta)).sum())
         gradient += penalty * theta
         is_single = self.rows.dtype == np.float32
         point = theta, value, gradient, kept, known, is_single
@@ -408,39 +390,37 @@ class Objective:
         mean : numpy.ndarray, (p,)
             The sums of `Block.features`, weighted with the shares.
         target_products : numpy.ndarray, (p, K)
-            The sums of the same features times `target_columns`.
+            The sums of the same features times the shares and `Loss.observed`.
         """
         total, share = self.mean_target(), self.table.known(_share)
         if not self.centered:
             mean = mean - share * self.scaling.center
-            target_products = target_products - np.multiply.outer(
-                self.scaling.center, np.atleast_1d(total)
-            )
-        target_products = (target_products.T * self.scaling.inverse).T
-        if self.loss.outputs == 1:
-            target_products = target_products[:, 0]
-        self.moments = mean * self.scaling.inverse, target_products
+            target_products = target_products - np.multiply.outer(self.scaling.center, total)
+        inverse = self.scaling.inverse
+        self.moments = mean * inverse, target_products * inverse[:, None]
 
     def null(self) -> tuple[NumPyArray, float]:
         """Return theta and objective of the model without features."""
-        bias = np.zeros(self.loss.outputs if self.loss.outputs > 1 else ())
+        bias = np.zeros(self.loss.outputs)
         if self.intercept:
             bias = null_model.best_intercept(self.loss, self.table)
-        theta = np.zeros((len(self.penalty), *bias.shape))
+        theta = np.zeros((len(self.penalty), len(bias)))
         theta[-1] = bias
         return theta, null_model.mean_loss(self.loss, self.table, bias)
 
     def mean_target(self) -> NumPyArray:
-        """Return the mean of the targets, (); for several outputs the share of each class, (K,)."""
-        if self.loss.outputs == 1:
-            return np.asarray(self.table.known(null_model.target_sum, self.loss))
-        return np.asarray(self.table.known(null_model.group_shares, self.loss.outputs))
+        """Return the mean of `Loss.observed`, (K,): that of the targets, or each class's share."""
+        if self.loss.has_classes:
+            # Of two classes the second one, whose target is 1.
+            shares = self.table.known(null_model.group_shares, self.loss.group_count)
+            return np.asarray(shares[-self.loss.outputs :])
+        return np.asarray(self.table.known(null_model.target_sum, self.loss))
 
     def to_theta(self, gradient: NumPyArray) -> None:
         """Transform a gradient with respect to (W, b) to these coordinates, in place."""
         if not self.centered:
             gradient[:-1] -= np.multiply.outer(self.scaling.center, gradient[-1])
-        gradient[:-1] = (gradient[:-1].T * self.scaling.inverse).T
+        gradient[:-1] *= self.scaling.inverse[:, None]
         if not self.intercept:
             gradient[-1] = 0
 
@@ -471,20 +451,19 @@ def evaluate(
 ) -> Evaluated:
     """Return a block's terms of the objective and its gradient, at its scores.
 
-    With `takes_moments` the products with shares and `target_columns` are additional columns.
+    With `takes_moments` the products have the additional columns of `with_moments`.
     """
     scores, share = block.scores, block.share
     value, residual = loss.value_and_residual(scores, block.target)
-    residual *= share if residual.ndim == 1 else share[:, None]
+    residual *= share[:, None]
     total = residual.sum(axis=0, dtype=np.float64)
     if takes_moments:
-        columns = target_columns(loss, block.exact_target, share)
-        residual = np.column_stack([residual, share, columns])
+        residual = with_moments(residual, loss, block.exact_target, share)
     dtype = block.features.dtype
     return Evaluated(
         float(np.asarray(value, np.float64) @ share),
         column_products(block.features, residual.astype(dtype, copy=False)),
-        np.asarray(total),
+        total,
         share @ np.square(block.features) if takes_squares else None,
         clipped(block, loss),
         block_rounding(block, loss) if takes_noise else None,
@@ -498,15 +477,9 @@ def misplaced(block: Block, loss: Loss) -> int:
     moved, rounding = block.scores, np.zeros(1)
     if block.offset is not None:
         sizes = np.abs(moved) + np.abs(block.offset)
-        rounding = 8 * np.finfo(moved.dtype).eps * sizes.reshape(len(moved), -1).max(axis=1)
+        rounding = 8 * np.finfo(moved.dtype).eps * sizes.max(axis=1)
         moved = moved - block.offset
-    target = loss.observed(block.exact_target)
-    if moved.ndim == 1:
-        is_placed = np.where(target > 0, moved, -moved) > rounding
-    else:
-        rows, others = np.arange(len(moved)), moved.copy()
-        others[rows, target] = -np.inf
-        is_placed = moved[rows, target] - others.max(axis=1) > rounding
+    is_placed = loss.margins(moved, block.exact_target) > rounding
     return int(np.count_nonzero(~is_placed[block.share > 0]))
 
 
@@ -521,9 +494,9 @@ def residual_rounding(
 ) -> tuple[float, RoundingTerms]:
     """Return the result of `block_rounding` for given residuals.
 
-    For several outputs, the square of a row is that of its largest residual.
+    The square of a row is that of its largest residual.
     """
-    largest = np.square(residual) if residual.ndim == 1 else np.square(residual).max(axis=1)
+    largest = np.square(residual).max(axis=1)
     square, has_weight = float(share @ largest), share > 0
     if has_weight.all():
         return square, loss.rounding_terms(scores, target, share)
@@ -548,19 +521,16 @@ def residuals(block: Block, loss: Loss) -> NumPyArray:
     return loss.residual(block.precise_scores, block.exact_target)
 
 
-def target_columns(loss: Loss, target: NumPyArray, share: NumPyArray) -> NumPyArray:
-    """Return share times target of some rows, with one column per class."""
-    if loss.outputs == 1:
-        return np.asarray(share * loss.observed(target))
-    columns = np.zeros((len(share), loss.outputs))
-    columns[np.arange(len(share)), target] = share
-    return columns
+def with_moments(
+    residual: NumPyArray, loss: Loss, target: NumPyArray, share: NumPyArray
+) -> NumPyArray:
+    """Return columns for the products of a pass, (b, 2 K + 1): residuals, shares, targets.
+
+    The residuals and the targets are multiplied by the shares.
+    """
+    weight = share[:, None]
+    return np.concatenate([residual, weight, weight * loss.observed(target)], axis=1)
 
 
 def _share(block: Block) -> float:
     return float(block.share.sum())
-
-
-def broadcast_rows(values: NumPyArray, theta: NumPyArray) -> NumPyArray:
-    """Broadcast one number per row of `theta` to the shape of `theta`."""
-    return values if theta.ndim == 1 else np.broadcast_to(values[:, None], theta.shape)

@@ -44,8 +44,8 @@ class Problem:
     fit_intercept : bool
     l1 : float
         The strength of the penalty on sizes, 0 or greater.
-    offset : numpy.ndarray, (n,) or (n, K), optional
-        The offsets of the scores, in float64, with one column per output.
+    offset : numpy.ndarray, (n, K), optional
+        The offsets of the scores, in float64, with one column per score.
     """
 
     features: Data

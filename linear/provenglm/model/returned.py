@@ -87,16 +87,17 @@ def returned(objective: Objective, snapshot: Snapshot, theta: NumPyArray) -> Ret
     intercepts with mean 0: adding the same to all classes changes no probability.
     """
     change, center = 0.0, objective.scaling.center
-    if theta.ndim == 2:
+    has_shift = objective.loss.outputs > 1
+    if has_shift:
         theta, change = _without_shift(objective, theta)
     coef, rough = objective.scaling.to_user(theta)
-    coef = columns = coef.reshape(len(coef), -1)
-    if theta.ndim == 2 and objective.intercept:
+    columns = coef
+    if has_shift and objective.intercept:
         # Treat it as one more column: an intercept minus a mean of 1e13 would lose its digits.
         mean = rough.mean()
         rough = rough - mean
         center, columns = np.append(center, mean), np.vstack([coef, np.ones(coef.shape[1])])
-    intercept, step = rounded(np.atleast_1d(theta[-1]), center, columns, rough)
+    intercept, step = rounded(theta[-1], center, columns, rough)
     change += rise(objective, snapshot, step)
     return Returned(coef, intercept, change, step)
 
@@ -112,10 +113,9 @@ def rounded(
         The intercept for centred features.
     center : numpy.ndarray, (p,)
     coef : numpy.ndarray, (p, K)
-    rough : numpy.ndarray
+    rough : numpy.ndarray, (K,)
         The intercept computed with the rounding errors of a dot product.
     """
-    rough = np.atleast_1d(rough)
     with np.errstate(over="ignore", invalid="ignore"):
         size = np.abs(center) @ np.abs(coef) + np.abs(bias)
     if (_UNIT * len(center) * size <= _NEGLIGIBLE_STEP).all():
@@ -156,5 +156,5 @@ def rise(objective: Objective, snapshot: Snapshot, step: NumPyArray) -> float:
 
 def _change(block: Block, loss: Loss, step: NumPyArray) -> float:
     before, target = block.precise_scores, block.exact_target
-    after = before + (step if before.ndim > 1 else step[0])
+    after = before + step
     return float(block.share @ (loss.value(after, target) - loss.value(before, target)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from provenglm.model.losses import Loss, SecondDerivative, SecondDerivativeOfClasses
+from provenglm.model.losses import Loss, SecondDerivative
 from provenglm.rows.dense import DenseRows
-from provenglm.rows.gram import ClassWeights, Weights, gram
+from provenglm.rows.gram import Weights, gram
 from provenglm.rows.products import column_products
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
@@ -27,7 +27,7 @@ class Sample:
     penalty : numpy.ndarray, (p + 1,)
     indices : numpy.ndarray, (s,), optional
         The indices of the rows in the problem; an index may occur several times.
-    offset : numpy.ndarray, (s,) or (s, K), optional
+    offset : numpy.ndarray, (s, K), optional
         The offsets of the scores.
     """
 
@@ -66,16 +66,15 @@ class Sample:
 
     def penalty_value(self, theta: NumPyArray) -> float:
         """Return the value of the penalty."""
-        return 0.5 * float((self._penalty(theta) * theta * theta).sum())
+        return 0.5 * float((self.penalty[:, None] * theta * theta).sum())
 
     def gradient(self, theta: NumPyArray, scores: NumPyArray) -> NumPyArray:
         """Return the gradient at `theta`, given its scores."""
-        residual = self.loss.residual(scores, self.target)
-        residual = (residual.T * self.share).T
-        return self.products(residual) + self._penalty(theta) * theta
+        residual = self.loss.residual(scores, self.target) * self.share[:, None]
+        return self.products(residual) + self.penalty[:, None] * theta
 
     def products(self, residual: NumPyArray) -> NumPyArray:
-        """Return the products of the columns with numbers of the rows, in theta's shape."""
+        """Return the products of the columns with numbers of the rows, (p + 1, K)."""
         return column_products(self.rows, residual)
 
     def hessian(self, scores: NumPyArray) -> NumPyArray:
@@ -84,21 +83,11 @@ class Sample:
 
     def hessian_of(self, curvature: SecondDerivative) -> NumPyArray:
         """Return the Hessian with the penalty, from the second derivatives of the losses."""
-        if isinstance(curvature, SecondDerivativeOfClasses):
-            return self._softmax_hessian(curvature.probability)
-        weight = curvature.diagonal
-        hessian = self.gram(self.share * weight)
-        _add_to_diagonal(hessian, self.penalty + float(self.share @ weight) * self.unseen())
+        hessian = self.gram(curvature.weights(self.share))
+        mean = float((self.share @ curvature.diagonal).mean())
+        diagonal = np.repeat(self.penalty + mean * self.unseen(), self.loss.outputs)
+        hessian.ravel()[:: len(hessian) + 1] += diagonal
         return hessian
-
-    def moments(self) -> tuple[NumPyArray, NumPyArray]:
-        """Return the means of the features and their products with the targets."""
-        features = self.rows[:, :-1]
-        target: NumPyArray = self.loss.observed(self.target) * self.share
-        if self.loss.outputs > 1:
-            target = np.zeros((len(self.share), self.loss.outputs))
-            target[np.arange(len(self.share)), self.target] = self.share
-        return self.share @ features, features.T @ target
 
     def unseen(self) -> NumPyArray:
         """Return the variance that is added to the diagonal: 1 for rare features, else 0.
@@ -114,17 +103,3 @@ class Sample:
     def gram(self, weights: Weights) -> NumPyArray:
         """Return the weighted products of the columns with each other."""
         return gram(DenseRows(self.rows), weights, self.workers)
-
-    def _softmax_hessian(self, probability: NumPyArray) -> NumPyArray:
-        classes = probability.shape[1]
-        hessian = self.gram(ClassWeights(probability, self.share))
-        curvature = float((self.share @ (probability * (1 - probability))).mean())
-        _add_to_diagonal(hessian, np.repeat(self.penalty + curvature * self.unseen(), classes))
-        return hessian
-
-    def _penalty(self, theta: NumPyArray) -> NumPyArray:
-        return self.penalty if theta.ndim == 1 else self.penalty[:, None]
-
-
-def _add_to_diagonal(matrix: NumPyArray, values: NumPyArray) -> None:
-    matrix.ravel()[:: len(matrix) + 1] += values

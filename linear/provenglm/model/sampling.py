@@ -209,11 +209,11 @@ def _is_far_off(problem: Problem, table: AnyTable) -> bool:
     loss = problem.loss
     if loss.has_classes and not table.has_offset:
         return False
-    bias = np.zeros(loss.outputs if loss.outputs > 1 else ())
+    bias = np.zeros(loss.outputs)
     if problem.fit_intercept:
         bias = null_model.best_intercept(loss, table)
     value, least = null_model.mean_loss(loss, table, bias), null_model.least_loss(table, loss)
-    size = float(bias) if not table.has_offset else null_model.size_of_scores(table, bias)
+    size = float(bias[0]) if not table.has_offset else null_model.size_of_scores(table, bias)
     return loss.is_far_off(size, value, least)
 
 

@@ -11,7 +11,7 @@ def centre_unpenalised(step: NumPyArray, penalty: NumPyArray) -> NumPyArray:
     The Hessian is singular along such shifts. Rounding would accumulate to scores of thousands,
     which leave float32 no digits for the rest.
     """
-    if step.ndim == 2:
+    if step.shape[1] > 1:
         free = penalty == 0
         step[free] -= step[free].mean(axis=1, keepdims=True)
     return step
@@ -23,4 +23,4 @@ def centre_classes(theta: NumPyArray) -> NumPyArray:
     The penalty is smallest without the mean. Along the mean the Hessian is the penalty alone, so
     that no diagonal preconditioner would fit.
     """
-    return theta if theta.ndim == 1 else theta - theta.mean(axis=1, keepdims=True)
+    return theta if theta.shape[1] == 1 else theta - theta.mean(axis=1, keepdims=True)

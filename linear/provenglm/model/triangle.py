@@ -102,7 +102,7 @@ def in_theta(objective: Objective, block: Any) -> NumPyArray:
 
 
 class TriangleMetric:
-    """A positive definite matrix, stored as the triangle of its root; for one output.
+    """A positive definite matrix, stored as the triangle of its root.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class TriangleMetric:
         self._basis = Basis.of(upper)
 
     def solve(self, gradient: NumPyArray) -> NumPyArray:
-        """Return the step for a gradient, (w,)."""
+        """Return the step for a gradient, (w,) or (w, 1)."""
         base, upper = self._basis.base, self._basis.upper
         step = np.zeros_like(gradient)
         once = scipy.linalg.solve_triangular(upper, gradient[base], trans=1, check_finite=False)

@@ -26,10 +26,9 @@ from provenglm.arguments import check_finite
 from provenglm.model.losses import (
     MOST_LOG,
     Dual,
-    Loss,
     Poisson,
     RoundingTerms,
-    SecondDerivative,
+    ScalarLoss,
     balanced_means,
     check_not_negative,
     x_log_x,
@@ -63,7 +62,7 @@ class _Parts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tweedie(Loss):
+class Tweedie(ScalarLoss):
     """Tweedie's loss with a power above 1 and at most 2."""
 
     power: float = 1.5
@@ -74,7 +73,7 @@ class Tweedie(Loss):
     falls_at_zero = True  # all targets of `Gamma` are above 0
 
     @classmethod
-    def of(cls, arguments: Any) -> Loss:
+    def of(cls, arguments: Any) -> ScalarLoss:
         meaning = "the variance is proportional to mean^power"
         power = check_finite("power", arguments.power, meaning, 0)
         if not 1 <= power <= 2:
@@ -125,36 +124,36 @@ class Tweedie(Loss):
     def _curvature(self, parts: _Parts) -> NumPyArray:
         return np.asarray(self._a * parts.drop + self._b * parts.rise)
 
-    def value(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def value_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self._value(self._parts(scores, target))
 
-    def residual(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def residual_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self._residual(self._parts(scores, target))
 
-    def value_and_residual(
+    def value_and_residual_at(
         self, scores: NumPyArray, target: NumPyArray
     ) -> tuple[NumPyArray, NumPyArray]:
         parts = self._parts(scores, target)
         return self._value(parts), self._residual(parts)
 
-    def curvature(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def curvature_at(self, scores: NumPyArray, target: NumPyArray) -> NumPyArray:
         return self._curvature(self._parts(scores, target))
 
-    def second_derivative(
-        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float = 0.0
-    ) -> SecondDerivative:
+    def curvature_in_hessian_at(
+        self, scores: NumPyArray, target: NumPyArray, curvature_shift: float
+    ) -> NumPyArray:
         parts = self._parts(scores, target)
         target_curvature = parts.positive * np.exp(self._b * parts.logarithm)
-        return SecondDerivative(
+        return np.asarray(
             (1 - curvature_shift) * self._curvature(parts) + curvature_shift * target_curvature
         )
 
-    def _relative_move(
+    def relative_move_at(
         self, scores: NumPyArray, target: NumPyArray, step: NumPyArray
     ) -> NumPyArray:
         return np.maximum(self._a * step, -self._b * step)
 
-    def rounding_terms(
+    def rounding_terms_at(
         self, scores: NumPyArray, target: NumPyArray, share: NumPyArray
     ) -> RoundingTerms:
         parts = self._parts(scores, target)
@@ -162,24 +161,24 @@ class Tweedie(Loss):
         means = (parts.rise + parts.drop) * (1 + np.abs(scores) + np.abs(parts.logarithm))
         largest = 1.01 * float(self._curvature(parts).max(initial=0))
         square = float(share @ np.square(means))
-        return RoundingTerms(largest, square, self.is_exact(scores, target))
+        return RoundingTerms(largest, square, self.is_exact_at(scores, target))
 
-    def is_exact(self, scores: NumPyArray, target: NumPyArray) -> bool:
+    def is_exact_at(self, scores: NumPyArray, target: NumPyArray) -> bool:
         with np.errstate(divide="ignore"):
             logarithm = np.log(target).astype(scores.dtype, copy=False)  # -inf: nothing drops
         farthest = np.maximum(self._b * scores, logarithm - self._a * scores)
         return float(farthest.max(initial=0)) < MOST_LOG[scores.dtype.itemsize]
 
-    def null_scores(self, target: NumPyArray, weight: NumPyArray) -> NumPyArray:
-        return np.asarray(np.log(weight @ target / weight.sum()))
+    def null_score(self, target: NumPyArray, weight: NumPyArray) -> float:
+        return float(np.log(weight @ target / weight.sum()))
 
     # --- Duality ----------------------------------------------------------------------------
 
-    def conjugate(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def conjugate_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         logarithm = np.log(np.where(target > 0, target, 1))
         return np.asarray(self._conjugate(dual, target) + dual * logarithm)
 
-    def fenchel(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def fenchel_at(self, scores: NumPyArray, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         parts = self._parts(scores, target)
         terms: NumPyArray = self._value(parts) + self._conjugate(dual, target) - dual * parts.change
         return terms
@@ -219,20 +218,19 @@ class Tweedie(Loss):
                 break
         return np.where(residual >= 0, change, -change)
 
-    def inside(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
+    def inside_at(self, dual: NumPyArray, target: NumPyArray) -> NumPyArray:
         if not self._b:
             return np.minimum(dual, 1)
         return np.where(target > 0, dual, np.maximum(dual, 0))
 
-    def balanced(self, excess: NumPyArray, mean: NumPyArray) -> Dual:
-        over = float(excess)
+    def balanced_at(self, excess: float, mean: float) -> Dual:
         if not self._b:
             # 1 - r is y / prediction, and has mean 1 at the best intercept.
             kept, added, cost = balanced_means(
-                1 - over, 1.0, lambda z, y: np.log(y) - z.astype(np.float64)
+                1 - excess, 1.0, lambda z, y: np.log(y) - z.astype(np.float64)
             )
             return Dual(kept, 1 - kept - added, 0.0, cost)
-        taken = over / float(mean)
+        taken = excess / mean
 
         def terms(scores: NumPyArray, target: NumPyArray) -> NumPyArray:
             # r - taken y is in the domain for every y. Use the bound for a relative move t, where
@@ -242,12 +240,12 @@ class Tweedie(Loss):
             curvature, moved = self._curvature(parts), -taken * target
             with np.errstate(divide="ignore", invalid="ignore"):
                 step = np.where(moved == 0, 0.0, moved / curvature)
-            relative_move = self._relative_move(scores, target, step)
+            relative_move = self.relative_move_at(scores, target, step)
             each: NumPyArray = moved * step * (1 + relative_move) / 2
             far = ~(relative_move <= 1)
             if far.any():
                 dual = self._residual(parts)[far] + moved[far]
-                each[far] = np.maximum(self.fenchel(scores[far], dual, target[far]), 0)
+                each[far] = np.maximum(self.fenchel_at(scores[far], dual, target[far]), 0)
             return each
 
         return Dual(1.0, 0.0, -taken, terms if taken else 0.0)
@@ -279,7 +277,7 @@ class Gamma(Tweedie):
     name = "gamma"
 
     @classmethod
-    def of(cls, arguments: Any) -> Loss:  # noqa: ARG003
+    def of(cls, arguments: Any) -> ScalarLoss:  # noqa: ARG003
         return cls()
 
     def check_target(self, target: NumPyArray, weight: NumPyArray | None) -> None:

@@ -20,7 +20,7 @@ from provenglm.methods.newton import Newton
 from provenglm.methods.secants import Secants
 from provenglm.model.cholesky import CholeskyMetric
 from provenglm.model.losses import Loss
-from provenglm.model.objective import Objective, Snapshot, target_columns
+from provenglm.model.objective import Objective, Snapshot
 from provenglm.model.returned import returned
 from provenglm.model.sampling import objective_of, penalty_of
 from provenglm.model.solution import ROUNDING, Settings, StopReason
@@ -49,7 +49,7 @@ class FoldEvaluation(NamedTuple):
 
     Attributes
     ----------
-    theta : numpy.ndarray, (p + 1,) or (p + 1, K)
+    theta : numpy.ndarray, (p + 1, K)
     loss : float
         The mean loss.
     gradient : numpy.ndarray, theta's shape
@@ -248,7 +248,7 @@ class JointPath:
             penalty = np.repeat(state.objective.penalty, state.objective.loss.outputs)
             hessian.ravel()[:: len(hessian) + 1] += penalty
             state.metric = CholeskyMetric(hessian)
-        penalty = state.objective.used(state.at.theta)
+        penalty = state.objective.penalty[:, None]
         secants = Secants()
         for step, change in state.pairs:
             secants.add(step, change + penalty * step)
@@ -296,8 +296,8 @@ class JointPath:
         """Return the evaluation of the objectives of some folds, each at its theta, in one pass."""
         whole, outputs = self._objective, self._objective.loss.outputs
         models = [whole.model(theta) for _, theta in points]
-        weights = np.hstack([model.weights.reshape(len(model.weights), -1) for model in models])
-        biases = np.concatenate([np.atleast_1d(model.bias) for model in models])
+        weights = np.hstack([model.weights for model in models])
+        biases = np.concatenate([model.bias for model in models])
         table = replace(whole.own, share=self._shares)
         model = Linear(weights, biases, models[0].center)
         given = whole.loss, np.array([fold for fold, _ in points]), model
@@ -316,10 +316,8 @@ class JointPath:
         result = []
         for k, (_, theta) in enumerate(points):
             own = slice(k * outputs, (k + 1) * outputs)
-            gradient = np.vstack([products[:, own], totals[own]]).reshape(theta.shape)
-            kept = None
-            if scores is not None:
-                kept = Kept(scores[own].reshape((*theta.shape[:0:-1], whole.n)).T)
+            gradient = np.vstack([products[:, own], totals[own]])
+            kept = None if scores is None else Kept(scores[own].T)
             result.append(FoldEvaluation(theta, float(losses[k]), gradient, kept))
         return result
 
@@ -341,12 +339,12 @@ class JointPath:
         """Return a point from the general solver, started at the fold's present point."""
         folds, scaling = self._folds, self._objective.scaling
         weights, intercept = scaling.to_user(state.at.theta)
-        start = weights.reshape(len(weights), -1), np.atleast_1d(intercept)
         if state.session is None:
             state.session = Session(folds.of(state.fold, strength), self._settings)
         with state.session.running():
-            point = point_of(state.session, folds.penalties(state.fold, strength), start)
-        theta = scaling.from_user(point.coef, point.intercept).reshape(state.at.theta.shape)
+            penalties = folds.penalties(state.fold, strength)
+            point = point_of(state.session, penalties, (weights, intercept))
+        theta = scaling.from_user(point.coef, point.intercept)
         state.at, state.pairs = self._values([(state.fold, theta)])[0], []
         return replace(point, iterations=point.iterations + state.count)
 
@@ -377,8 +375,7 @@ def _scores(block: Block, model: Linear) -> NumPyArray:
     """Return the scores of all folds, (F K, b)."""
     beside: NumPyArray = model.bias[:, None]
     if block.offset is not None:
-        each = block.offset.reshape(len(block), -1)
-        beside = beside + np.tile(each, len(model.bias) // each.shape[1]).T
+        beside = beside + np.tile(block.offset, len(model.bias) // block.offset.shape[1]).T
     products = _features(block, model.center) @ model.weights
     return np.add(products.T, beside, order="C")
 
@@ -387,15 +384,11 @@ def _sums(
     block: Block, loss: Loss, folds: NumPyArray, model: Linear, scores: NumPyArray
 ) -> tuple[NumPyArray, NumPyArray, NumPyArray]:
     share, target = np.ascontiguousarray(block.share.T[folds]), block.target
-    if loss.outputs == 1:
-        values, residual = loss.value_and_residual(scores, np.broadcast_to(target, scores.shape))
-        residual *= share
-    else:
-        values, residual = np.empty(share.shape), np.empty_like(scores)
-        for k, fold_share in enumerate(share):
-            part = slice(k * loss.outputs, (k + 1) * loss.outputs)
-            values[k], each = loss.value_and_residual(scores[part].T, target)
-            np.multiply(each.T, fold_share, out=residual[part])
+    values, residual = np.empty(share.shape), np.empty_like(scores)
+    for k, fold_share in enumerate(share):
+        part = slice(k * loss.outputs, (k + 1) * loss.outputs)
+        values[k], each = loss.value_and_residual(scores[part].T, target)
+        np.multiply(each.T, fold_share, out=residual[part])
     products = column_products(_features(block, model.center), residual.T)
     return np.einsum("fi,fi->f", values, share), products, residual.sum(axis=1)
 
@@ -405,6 +398,7 @@ def _moments(
 ) -> tuple[NumPyArray, NumPyArray | None]:
     """Return the sums of the features and their products with the targets, and their squares."""
     features, shares = _features(block, center), block.share
-    columns = [target_columns(loss, block.exact_target, share) for share in shares.T]
+    observed = loss.observed(block.exact_target)
+    columns = [share[:, None] * observed for share in shares.T]
     sums = column_products(features, np.column_stack([shares, *columns]))
     return sums, shares.T @ np.square(features) if has_squares else None

@@ -130,9 +130,9 @@ def solve(
         assert groups is not None
         if objective.offset is not None:
             # A squared loss has the same value for it.
-            target = objective.target - objective.offset
+            target = objective.target - objective.offset[:, 0]
             objective = objective.on(target=target, offset=None)
-        center = float(objective.mean_target()) if objective.intercept else 0.0
+        center = float(objective.mean_target()[0]) if objective.intercept else 0.0
         sums = _sums(objective, folds, groups, center)
     paths = []
     for fold, counts in enumerate(groups.counts):
@@ -233,10 +233,9 @@ class _Path:
     def _kept(self, objective: float, gap: float, count: int, required_gap: float) -> PathPoint:
         products = self._products
         bias = products.mean_target - products.mean @ self._weights
-        coef, rough = self._scaling.to_user(np.append(self._weights, bias))
-        coef = coef.reshape(-1, 1)
+        coef, rough = self._scaling.to_user(np.append(self._weights, bias)[:, None])
         # With the intercept at its best value, the objective is a parabola around it.
-        intercept, step = rounded(np.atleast_1d(bias), self._scaling.center, coef, rough)
+        intercept, step = rounded(np.array([bias]), self._scaling.center, coef, rough)
         rise = 0.5 * float(step @ step)
         gap, rounding = gap + rise, ROUNDING * products.square + sys.float_info.min
         return PathPoint(
@@ -253,15 +252,14 @@ class _Path:
         """Return a point from the general solver, started at the fold's present point."""
         folds, fold = self._folds, self._fold
         bias = self._products.mean_target - self._products.mean @ self._weights
-        coef, intercept = self._scaling.to_user(np.append(self._weights, bias))
-        start: Start = coef.reshape(-1, 1), np.atleast_1d(intercept)
+        start: Start = self._scaling.to_user(np.append(self._weights, bias)[:, None])
         penalties = folds.penalties(fold, strength)
         # Without a penalty another method may be better.
         if self._session is None or not any(penalties):
             self._session = Session(folds.of(fold, strength), self._settings)
         with self._session.running():
             point = point_of(self._session, penalties, start)
-        self._weights = self._scaling.from_user(point.coef[:, 0], point.intercept[0])[:-1]
+        self._weights = self._scaling.from_user(point.coef, point.intercept)[:-1, 0]
         return point
 
 

@@ -44,7 +44,6 @@ from provenglm.proof.certificate_sums import (
     block_sums,
     dense,
     exceptions,
-    flat,
     least_curvatures,
     mean_squares,
     moments,
@@ -343,7 +342,7 @@ class Certificate:
         loss = self.loss
         if loss.has_classes:
             # No residual is greater than 1 - exp(-loss), whose square is less than the loss.
-            scores = np.zeros((0, loss.outputs) if loss.outputs > 1 else 0)
+            scores = np.zeros((0, loss.outputs))
             noise = loss.rounding_terms(scores, np.zeros(0, np.intp), np.ones(1))
             residual = min(1.0, 1.01 * sums.value)
         elif sums.noise is not None:
@@ -354,8 +353,8 @@ class Certificate:
             self._squares = sums.squares
         return ProofSums(
             value=sums.value,
-            products=sums.products.reshape(self.p, -1),
-            sums=sums.residuals.ravel(),
+            products=sums.products,
+            sums=sums.residuals,
             squares=self._mean_squares(),
             residual=residual,
             noise=noise,
@@ -479,8 +478,7 @@ class Certificate:
         intercept_weight = largest[-1] if self._has_intercept else 0.0
         norms = Norms(largest[: self.p], intercept_weight, (1 + 2 * error) * frobenius)
         # Bound the sizes of a score's terms for a row of norm 1 (Cauchy-Schwarz inequality).
-        sizes = np.abs(point.theta[: self.p])
-        sizes = sizes[:, 0] if k == 1 else sizes.max(axis=1)
+        sizes = np.abs(point.theta[: self.p]).max(axis=1)
         seen = largest[: self.p] > 0
         squares = float((np.square(sizes[seen]) / largest[: self.p][seen]).sum())
         scored = float(np.sqrt(squares / frobenius))
@@ -514,11 +512,11 @@ class Certificate:
             for part in parts:
                 block = Block(table, 0, part)
                 numbers, share, target = dense(place.features(block)), block.share, block.target
-                scores = flat(scores_in(block, numbers, point.theta[:p], point.bias))
+                scores = scores_in(block, numbers, point.theta[:p], point.bias)
                 weights.append(share * loss.least_curvature(scores, target))
                 farthest.append(float((np.abs(numbers) @ np.abs(point.theta[:p])).max()))
                 features = np.hstack([numbers - center, np.ones((len(block), width - p))])
-                residual = loss.residual(scores, target).reshape(len(block), k)
+                residual = loss.residual(scores, target)
                 yield ProofRows(features, share, weights[-1], residual)
             roots, one = np.sqrt(point.penalty), np.ones(width)
             yield ProofRows(np.diag(roots), one, one, roots[:, None] * theta)

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from provenglm.model.losses import Loss, RoundingTerms
 from provenglm.model.objective import residual_rounding
 from provenglm.rows.csr import csr_from_parts
-from provenglm.rows.gram import ClassWeights, Weights, gram_of_block
+from provenglm.rows.gram import gram_of_block
 from provenglm.rows.products import column_products, column_squares, row_squares
 from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
@@ -78,19 +78,14 @@ class Norms(NamedTuple):
 
 def scores_in(block: Block, features: Any, coef: NumPyArray, bias: NumPyArray) -> NumPyArray:
     """Return the scores of features in the certificate's coordinates, (b, K)."""
-    offset = 0.0 if block.offset is None else block.offset.reshape(len(block), -1)
-    return np.asarray(features @ coef + (bias + offset))
-
-
-def flat(scores: NumPyArray) -> NumPyArray:
-    """Return scores, (b, K), in the shape that losses expect."""
-    return scores[:, 0] if scores.shape[1] == 1 else scores
+    beside = bias if block.offset is None else bias + block.offset
+    return np.asarray(features @ coef + beside)
 
 
 def offset_sizes(block: Block) -> tuple[float, list[float]]:
     """Return the sum of the squared sizes of the offsets, and the largest size."""
     assert block.offset is not None
-    sizes = np.abs(block.offset.reshape(len(block), -1)).max(axis=1)
+    sizes = np.abs(block.offset).max(axis=1)
     # Rows without a weight do not count.
     sizes[block.share == 0] = 0
     return float(block.share @ np.square(sizes)), [float(sizes.max())]
@@ -116,10 +111,10 @@ def block_sums(
 ) -> ProofSums:
     """Return the sums of a pass: losses, products, residuals, squares and rounding terms."""
     features, share, target = place.features(block), block.share, block.target
-    scores = flat(scores_in(block, features, coef, bias))
+    scores = scores_in(block, features, coef, bias)
     value, residual = loss.value_and_residual(scores, target)
     square, noise = residual_rounding(loss, scores, residual, target, share)
-    weighted = share[:, None] * residual.reshape(len(share), -1)
+    weighted = share[:, None] * residual
     squares = column_squares(features, share) if takes_squares else np.zeros(0)
     products, sums = column_products(features, weighted), weighted.sum(axis=0)
     return ProofSums(float(share @ value), products, sums, squares, square, noise)
@@ -135,7 +130,7 @@ def least_curvatures(
 ) -> tuple[NumPyArray, float, list[float]]:
     """Return the features and shares weighted with the least curvature, and the farthest row."""
     features = place.features(block)
-    scores = flat(scores_in(block, features, coef, bias))
+    scores = scores_in(block, features, coef, bias)
     curvature = block.share * loss.least_curvature(scores, block.target)
     norms = row_squares(features, inverse_penalty)
     if loss.outputs == 1:
@@ -154,14 +149,9 @@ def block_hessian(
     has_intercept: bool,
 ) -> NumPyArray:
     """Return the Hessian of the losses, theta raveled."""
-    features, share = place.features(block), block.share
-    scores = scores_in(block, features, coef, bias)
-    weights: Weights
-    if loss.outputs == 1:
-        weights = share * loss.sure_curvature(scores[:, 0], block.target)
-    else:
-        weights = ClassWeights(loss.probability(scores), share)
-    return gram_of_block(features, weights, ones=has_intercept)
+    features = place.features(block)
+    curvature = loss.sure_second_derivative(scores_in(block, features, coef, bias), block.target)
+    return gram_of_block(features, curvature.weights(block.share), ones=has_intercept)
 
 
 def block_step(
@@ -176,14 +166,10 @@ def block_step(
 ) -> tuple[float, NumPyArray, NumPyArray, list[NumPyArray], list[float]]:
     """Return the sums of a step, the frontier of moves and norms, and the largest norm."""
     features, share, target = place.features(block), block.share, block.target
-    scores, moved = (
-        flat(scores_in(block, features, coef, bias)),
-        flat(features @ step + shift),
-    )
-    change, square, move = loss.quadratic_step(scores, target, moved)
-    weighted = (share * change.T).T.reshape(len(share), -1)
-    sure = loss.sure_curvature(scores, target).reshape(len(share), -1)
-    curvature = share * sure.max(axis=1)
+    scores = scores_in(block, features, coef, bias)
+    change, square, move = loss.quadratic_step(scores, target, features @ step + shift)
+    weighted = share[:, None] * change
+    curvature = share * loss.sure_second_derivative(scores, target).diagonal.max(axis=1)
     used = curvature > 0
     each = norms.of(features)
     farthest = float(each[used].max(initial=0.0))

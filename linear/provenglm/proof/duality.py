@@ -30,7 +30,7 @@ import numpy as np
 from provenglm import constants
 from provenglm.model.losses import Dual, Loss
 from provenglm.model.null_model import least_loss
-from provenglm.model.objective import Objective, Snapshot, broadcast_rows, clipped, residuals
+from provenglm.model.objective import Objective, Snapshot, clipped, residuals
 from provenglm.rows.products import column_products
 from provenglm.rows.table import Block
 from provenglm.types import NumPyArray
@@ -52,7 +52,7 @@ def duality_gap(objective: Objective, snapshot: Snapshot, required_gap: float = 
         return np.inf
     if objective.moments is None:
         return max(_above_least(objective, snapshot), 0.0)
-    penalty = objective.used(snapshot.theta)[:-1]
+    penalty = objective.penalty[:-1, None]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         dual = _dual(objective, snapshot.gradient[-1])
         mean, target_moments = objective.moments
@@ -89,7 +89,7 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
 
     Parameters
     ----------
-    residual : numpy.ndarray, (n,) or (n, K)
+    residual : numpy.ndarray, (n, K)
         Residuals in the domain of the conjugate; with an intercept their sum is almost 0.
     """
     if not _is_exact(objective, snapshot):
@@ -101,15 +101,15 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
         target, share = block.exact_target, block.share
         mixed = loss.inside(_mixed(loss, dual, residual[block.part], target), target)
         value = float(share @ loss.fenchel(block.scores, mixed, target))
-        weighted = (mixed.T * share).T
+        weighted = mixed * share[:, None]
         return value, column_products(block.features, weighted), weighted.sum(axis=0)
 
     model = objective.model(theta)
     value, products, total = objective.table.sum(fenchel, at=model, kept=snapshot.kept)
     objective.reads.rows += objective.n / 2
-    gradient = np.concatenate([products, np.asarray(total)[None]])
+    gradient = np.vstack([products, total])
     objective.to_theta(gradient)
-    rest = gradient[:-1] + objective.used(theta)[:-1] * theta[:-1]
+    rest = gradient[:-1] + objective.penalty[:-1, None] * theta[:-1]
     return max(float(value) + weighted_square(rest, objective.penalty[:-1]), 0.0)
 
 
@@ -132,8 +132,7 @@ def weighted_square(rest: NumPyArray, penalty: NumPyArray) -> float:
         if not used.any():
             return 0.0
         rest, penalty = rest[used], penalty[used]
-    flat = rest.reshape(len(rest), -1)
-    return float(np.einsum("jk,jk->j", flat, flat) @ (0.5 / penalty))
+    return float(np.einsum("jk,jk->j", rest, rest) @ (0.5 / penalty))
 
 
 def _gap_with_l1(
@@ -145,16 +144,12 @@ def _gap_with_l1(
 ) -> float:
     """Return the smallest bound among those for a few factors of the residuals."""
     assert objective.l1 is not None
-    theta = snapshot.theta[:-1]
-    l1, penalty = (
-        broadcast_rows(objective.l1[:-1], theta),
-        broadcast_rows(objective.penalty[:-1], theta),
-    )
+    theta, l1, penalty = snapshot.theta[:-1], objective.l1[:-1], objective.penalty[:-1]
     size = np.abs(dual_gradient)
-    value = float((l1 * np.abs(theta) + 0.5 * penalty * theta * theta).sum())
+    value = float((l1 @ np.abs(theta) + 0.5 * penalty @ np.square(theta)).sum())
     slope = float((dual_gradient * theta).sum())
-    beyond = size > l1
-    size, l1, penalty = size[beyond], l1[beyond], penalty[beyond]
+    beyond = np.nonzero(size > l1[:, None])
+    size, l1, penalty = size[beyond], l1[beyond[0]], penalty[beyond[0]]
 
     def penalty_terms(factor: float) -> float:
         excess = np.maximum(factor * size - l1, 0)
@@ -270,9 +265,7 @@ def _scaled_terms(block: Block, loss: Loss, dual: Dual, factor: float) -> float:
 def _mixed(loss: Loss, dual: Dual, residual: NumPyArray, target: NumPyArray) -> NumPyArray:
     """Return residuals of some rows, mixed with a constant so that all residuals sum to 0."""
     mixed: NumPyArray = dual.kept * residual + dual.constant
-    if dual.target_factor and mixed.ndim > 1:
-        mixed[np.arange(len(target)), target] += dual.target_factor
-    elif dual.target_factor:
+    if dual.target_factor:
         mixed += dual.target_factor * loss.observed(target)
     return mixed
 
@@ -280,8 +273,8 @@ def _mixed(loss: Loss, dual: Dual, residual: NumPyArray, target: NumPyArray) -> 
 def _block_spread(block: Block, loss: Loss) -> float:
     """Return the sum of r^2 / l'' for the residuals r at the scores; for classes sum r^2 / p."""
     scores, square = block.precise_scores, np.square(residuals(block, loss))
-    if scores.ndim == 1:
-        return _mean(block, np.asarray(square / loss.curvature(scores, block.exact_target)))
+    if loss.outputs == 1:
+        return _mean(block, np.asarray(square / loss.curvature(scores, block.exact_target))[:, 0])
     return _mean(block, np.asarray((square / loss.probability(scores)).sum(axis=1)))
 
 

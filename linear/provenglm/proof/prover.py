@@ -157,7 +157,7 @@ class Prover:
                 sample = self._sample
                 share = self._sample_subset.own.share
                 scores = sample.scores(known.theta)
-                each = sample.loss.sure_curvature(scores, sample.target).reshape(len(share), -1)
+                each = sample.loss.sure_second_derivative(scores, sample.target).diagonal
                 own, whole = (float((some @ each).sum()) for some in (share, sample.share))
                 self._curvature = own / whole if whole > 0 else 0.0
         return self._curvature

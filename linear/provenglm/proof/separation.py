@@ -101,7 +101,7 @@ def _signs(block: Block, loss: Loss) -> tuple[NumPyArray, NumPyArray]:
     """
     features: Any = block.raw
     kept = np.flatnonzero(block.share > 0)
-    group = loss.observed(block.exact_target)[kept]
+    group = block.exact_target[kept]
     group = (group > 0 if loss.falls_at_zero else group).astype(np.intp)
     shape = max(2, loss.outputs), len(block)
     group_indicator = csr_array((np.ones(len(kept)), (group, kept)), shape)
@@ -129,11 +129,9 @@ def _pairs(block: Block, loss: Loss, distance: float) -> tuple[NumPyArray, NumPy
     residual = np.abs(loss.residual(block.precise_scores, target))
     if loss.falls_at_zero:
         residual[target > 0] = np.inf
-    if residual.ndim == 1:
-        rows = np.flatnonzero(share > 0)
-        return rows, np.zeros(len(rows), np.intp), share[rows] * residual[rows] > distance
     is_other = np.repeat(share[:, None] > 0, residual.shape[1], axis=1)
-    is_other[np.arange(len(residual)), target] = False
+    if loss.outputs > 1:
+        is_other[np.arange(len(residual)), target] = False
     rows, others = np.nonzero(is_other)
     return rows, others, share[rows] * residual[rows, others] > distance
 
@@ -204,7 +202,7 @@ def _margins(
         size = np.sqrt(np.square(numbers).sum(axis=1))
         numbers /= np.where(size > 0, size, 1.0)[:, None]
         gains = (numbers @ each).reshape(len(some), classes, count)[again]
-        own = loss.observed(block.exact_target[rows[part]]).astype(np.intp)
+        own = block.exact_target[rows[part]].astype(np.intp)
         if loss.outputs == 1:
             margins[part] = np.where(own > 0, 1.0, -1.0)[:, None] * gains[:, 0]
         else:

@@ -22,8 +22,8 @@ features."""
 def row_products(
     rows: Rows, weights: NumPyArray, workers: Workers, center: NumPyArray | None = None
 ) -> NumPyArray:
-    """Return the products of all rows, less a center, with weights: (n,) or (n, K)."""
-    found = np.empty((rows.shape[0], *weights.shape[1:]), np.result_type(rows.dtype, weights))
+    """Return the products of all rows, less a center, with weights (p, K): (n, K)."""
+    found = np.empty((rows.shape[0], weights.shape[1]), np.result_type(rows.dtype, weights))
 
     def fill(part: slice) -> None:
         block = reading.block(rows, part)
@@ -44,8 +44,7 @@ def column_products(block: Features, numbers: NumPyArray) -> NumPyArray:
         each = [columns @ numbers[:, k] for k in range(numbers.shape[1])]
         return np.asarray(np.stack(each, axis=1), np.float64)
     # With few outputs BLAS takes a third less time for this order of the factors.
-    product = numbers @ block if numbers.ndim == 1 else (numbers.T @ block).T
-    return np.asarray(product, np.float64)
+    return np.asarray((numbers.T @ block).T, np.float64)
 
 
 def column_squares(block: Features, numbers: NumPyArray) -> NumPyArray:

@@ -37,8 +37,8 @@ class Linear(NamedTuple):
 
     Attributes
     ----------
-    weights : numpy.ndarray, (p,) or (p, K)
-    bias : numpy.ndarray, () or (K,)
+    weights : numpy.ndarray, (p, K)
+    bias : numpy.ndarray, (K,)
         The intercepts, in float64.
     center : numpy.ndarray, (p,), optional
         The centres to subtract from the features.
@@ -54,7 +54,7 @@ class Kept(NamedTuple):
 
     Attributes
     ----------
-    scores : numpy.ndarray, (n,) or (n, K)
+    scores : numpy.ndarray, (n, K)
         The scores, including offsets.
     residuals : numpy.ndarray, scores' shape, optional
     """
@@ -134,10 +134,10 @@ class Block:
 
     @property
     def offset(self) -> NumPyArray | None:
-        """The offsets, (b,) or (b, K), or None."""
+        """The offsets, (b, K), or None."""
         return None if self._table.offset is None else self._table.offset[self.part]
 
-    def bias_with_offsets(self, bias: NumPyArray | float) -> NumPyArray:
+    def bias_with_offsets(self, bias: NumPyArray) -> NumPyArray:
         """Return intercepts plus offsets, in the dtype of the features.
 
         The sum is computed in float64, because both may be large and cancel.
@@ -148,7 +148,7 @@ class Block:
     def products(self, model: Linear) -> NumPyArray:
         """Return the scores of another model, without offsets."""
         if not model.weights.any():
-            shape = (len(self), *model.weights.shape[1:])
+            shape = len(self), model.weights.shape[1]
             return np.full(shape, np.asarray(model.bias, self._table.rows.dtype))
         products = self.features @ model.weights
         products += np.asarray(model.bias, products.dtype)
@@ -156,7 +156,7 @@ class Block:
 
     @property
     def scores(self) -> NumPyArray:
-        """The scores of the model, including offsets, (b,) or (b, K)."""
+        """The scores of the model, including offsets, (b, K)."""
         if self._kept is not None:
             return self._kept.scores[self.part]
         if self._scores is None:
@@ -167,7 +167,7 @@ class Block:
                 self._scores = self.features @ weights
                 self._scores += beside
             else:
-                self._scores = np.full((len(self), *weights.shape[1:]), beside)
+                self._scores = np.full((len(self), weights.shape[1]), beside)
         return self._scores
 
     @property
@@ -213,7 +213,7 @@ class Table(CachedSums):
     share : numpy.ndarray, (n,)
         The shares, in float64, which sum to 1.
     workers : Workers
-    offset : numpy.ndarray, (n,) or (n, K), optional
+    offset : numpy.ndarray, (n, K), optional
         The offsets of the scores, in float64.
     start : int
         The index of the table's first row in the whole data set, if the data have several tables.
@@ -309,8 +309,7 @@ class Table(CachedSums):
         if reads or (at is not None and kept is None):
             slices = reading.slices(self.rows)
         else:
-            outputs = 1 if kept is None or kept.scores.ndim == 1 else kept.scores.shape[1]
-            slices = parts_of(self.n, outputs)
+            slices = parts_of(self.n, 1 if kept is None else kept.scores.shape[1])
         if len(slices) == 1:
             return function(Block(self, 0, slices[0], at, kept), *small)
         size = max(1, min(_GROUP, len(slices) // _LEAST_GROUPS))
