@@ -16,20 +16,46 @@ from provenglm.rows.mpi import Distributed
 if _TYPE_CHECKING:
     from provenglm.api.classifier_cv import GLMClassifierCV
     from provenglm.api.regressor_cv import GLMRegressorCV
+    from provenglm.sklearn_names.classifiers import LogisticRegression, LogisticRegressionCV
+    from provenglm.sklearn_names.patch import patch_sklearn, unpatch_sklearn
+    from provenglm.sklearn_names.regressors import (
+        ElasticNet,
+        GammaRegressor,
+        HuberRegressor,
+        Lasso,
+        PoissonRegressor,
+        Ridge,
+        TweedieRegressor,
+    )
+    from provenglm.sklearn_names.searches import ElasticNetCV, LassoCV, RidgeCV
 
     SVRGClassifierCV, SVRGRegressorCV = GLMClassifierCV, GLMRegressorCV
 
 __all__ = [
     "Chunks",
     "Distributed",
+    "ElasticNet",
+    "ElasticNetCV",
     "GLMClassifier",
     "GLMClassifierCV",
     "GLMRegressor",
     "GLMRegressorCV",
+    "GammaRegressor",
+    "HuberRegressor",
+    "Lasso",
+    "LassoCV",
+    "LogisticRegression",
+    "LogisticRegressionCV",
+    "PoissonRegressor",
+    "Ridge",
+    "RidgeCV",
     "SVRGClassifier",
     "SVRGClassifierCV",
     "SVRGRegressor",
     "SVRGRegressorCV",
+    "TweedieRegressor",
+    "patch_sklearn",
+    "unpatch_sklearn",
 ]
 
 __version__ = "0.8.0"
@@ -38,8 +64,24 @@ __version__ = "0.8.0"
 SVRGClassifier = GLMClassifier
 SVRGRegressor = GLMRegressor
 
-# Imported on first use, because scikit-learn's metrics, which they need, take 60 ms to import.
+_SKLEARN_NAMES = {
+    "classifiers": ("LogisticRegression", "LogisticRegressionCV"),
+    "patch": ("patch_sklearn", "unpatch_sklearn"),
+    "regressors": (
+        *("ElasticNet", "GammaRegressor", "HuberRegressor", "Lasso", "PoissonRegressor"),
+        *("Ridge", "TweedieRegressor"),
+    ),
+    "searches": ("ElasticNetCV", "LassoCV", "RidgeCV"),
+}
+
+# Imported on first use, because scikit-learn's metrics, which they need, take 60 ms to import, and
+# its linear models 100 ms.
 _ON_FIRST_USE = {
+    **{
+        name: (f"provenglm.sklearn_names.{module}", name)
+        for module, names in _SKLEARN_NAMES.items()
+        for name in names
+    },
     "GLMClassifierCV": ("provenglm.api.classifier_cv", "GLMClassifierCV"),
     "GLMRegressorCV": ("provenglm.api.regressor_cv", "GLMRegressorCV"),
     "SVRGClassifierCV": ("provenglm.api.classifier_cv", "GLMClassifierCV"),

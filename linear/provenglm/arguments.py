@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import math
 import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from provenglm.types import Verbose
+
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
 
 NO_NUMBERS = (bool, np.timedelta64)
 """Both are integers to Python, and a duration would lose its unit."""
@@ -84,3 +92,50 @@ def check_verbose(verbose: object) -> Verbose:
         "bar and a line per snapshot, 2 the lines alone, 'auto' the bar on a terminal and in a "
         "notebook only"
     )
+
+
+def hint_for(name: str, known: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """Return what to write instead of an argument that does not exist.
+
+    Parameters
+    ----------
+    name : str
+        The argument.
+    known : iterable of str
+        The arguments that exist.
+    elsewhere : mapping of str to str
+        For arguments of other libraries: the name here, or a sentence.
+    """
+    known = list(known)
+    near = difflib.get_close_matches(name, known, 1)
+    hint = elsewhere.get(name) or next(iter(near), f"it has {', '.join(known)}")
+    return f"did you mean {hint}?" if hint in known else hint
+
+
+def explains_unknown(
+    elsewhere: Mapping[str, str],
+) -> Callable[[Callable[_P, _Result]], Callable[_P, _Result]]:
+    """Decorate a constructor so that its TypeError says what an unknown argument is called here.
+
+    Parameters
+    ----------
+    elsewhere : mapping of str to str
+        As for :func:`hint_for`.
+    """
+
+    def decorate(function: Callable[_P, _Result]) -> Callable[_P, _Result]:
+        known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+        @functools.wraps(function)
+        def explaining(*args: _P.args, **kwargs: _P.kwargs) -> _Result:
+            for name in kwargs:
+                if name not in known:
+                    raise TypeError(
+                        f"{type(args[0]).__name__} got an unexpected keyword argument {name!r}: "
+                        f"{hint_for(name, known, elsewhere)}"
+                    )
+            return function(*args, **kwargs)
+
+        return explaining
+
+    return decorate

@@ -287,7 +287,11 @@ class Stopping:
             The objective in float64.
         """
         best = self.best
-        theta = None if self._objective.is_penalised else least_norm(self._objective, best.theta)
+        # A method with coordinates of its own, in the space of the rows, finds the least norm.
+        has_own_coordinates = best.theta is not best.snapshot.theta
+        if has_own_coordinates or not self._objective.is_penalty_rounded_away:
+            return
+        theta = least_norm(self._objective, best.theta)
         if theta is None:
             return
         point = precise.snapshot(theta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
@@ -16,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from provenglm.api.base import all_or_nothing
 from provenglm.api.far_data import Checked, far_data
 from provenglm.api.inference import DataOfFit, InferenceMixin
+from provenglm.api.keywords import FOR_CLASSIFIER
 from provenglm.api.validation import (
     check_features,
     check_labels,
@@ -25,7 +27,7 @@ from provenglm.api.validation import (
     classes_with_weight,
     with_class_weight,
 )
-from provenglm.arguments import check_number
+from provenglm.arguments import check_number, explains_unknown
 from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
@@ -141,6 +143,7 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
 
     classes_: NumPyArray
 
+    @explains_unknown(FOR_CLASSIFIER)
     def __init__(
         self,
         C: float = 1.0,
@@ -399,6 +402,11 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
     def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
         self.coef_ = np.ascontiguousarray(coef.T)
         self.intercept_ = np.array(intercept, dtype=np.float64)
+
+    def _equivalent(self) -> Any:
+        from provenglm.api.to_sklearn import classifier  # sklearn.linear_model takes 60 ms
+
+        return classifier(self)
 
     def _penalty(self) -> tuple[float, float]:
         """Return C and l1_ratio."""

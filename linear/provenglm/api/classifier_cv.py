@@ -11,6 +11,7 @@ from numpy.random import RandomState
 from sklearn.metrics import get_scorer
 
 from provenglm.api.classifier import GLMClassifier
+from provenglm.api.keywords import FOR_CLASSIFIER
 from provenglm.api.routing import with_classes
 from provenglm.api.scoring import PointOfPath, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated, Solve
@@ -22,6 +23,7 @@ from provenglm.api.validation import (
     classes_with_weight,
     with_class_weight,
 )
+from provenglm.arguments import explains_unknown
 from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
@@ -136,6 +138,7 @@ class GLMClassifierCV(CrossValidated, GLMClassifier):
     C_: float
     Cs_: NumPyArray
 
+    @explains_unknown(FOR_CLASSIFIER)
     def __init__(
         self,
         Cs: int | Sequence[float] = 10,

@@ -12,6 +12,7 @@ from sklearn.base import RegressorMixin
 from provenglm.api.base import Start, all_or_nothing
 from provenglm.api.far_data import Checked, far_data
 from provenglm.api.inference import DataOfFit, InferenceMixin
+from provenglm.api.keywords import FOR_REGRESSOR
 from provenglm.api.validation import (
     check_exposure,
     check_features,
@@ -20,7 +21,7 @@ from provenglm.api.validation import (
     check_target,
     check_weight,
 )
-from provenglm.arguments import check_finite
+from provenglm.arguments import check_finite, explains_unknown
 from provenglm.huber_scale import solve_with_scale
 from provenglm.model.losses import Huber, Loss, Poisson, ScalarLoss, Squared, explained_deviance
 from provenglm.model.problem import Problem
@@ -99,6 +100,7 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
     GLMClassifier
     """
 
+    @explains_unknown(FOR_REGRESSOR)
     def __init__(
         self,
         loss: str = "squared",
@@ -178,14 +180,15 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
             data = far_data(self, X, loss)
         else:
             data = self._checked(X, y, sample_weight, offset, loss)
+        penalty = self._on_mean(alpha, data.total)
         problem = Problem(
             features=data.features,
             target=data.target,
             loss=loss,
-            l2=alpha * (1 - l1_ratio),
+            l2=penalty * (1 - l1_ratio),
             sample_weight=data.weight,
             fit_intercept=bool(self.fit_intercept),
-            l1=alpha * l1_ratio,
+            l1=penalty * l1_ratio,
             offset=data.offset,
         )
         start = self._start((data.features.shape[1],))
@@ -301,9 +304,19 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
         self.coef_ = np.array(coef[:, 0], dtype=np.float64)
         self.intercept_ = float(intercept[0])
 
+    def _equivalent(self) -> Any:
+        from provenglm.api.to_sklearn import regressor  # sklearn.linear_model takes 60 ms
+
+        return regressor(self)
+
     def _penalty(self) -> tuple[float, float]:
-        """Return alpha and l1_ratio."""
-        return float(self.alpha), self.l1_ratio
+        """Return the penalty on the mean loss and l1_ratio."""
+        return self._on_mean(float(self.alpha), self._total), self.l1_ratio
+
+    @staticmethod
+    def _on_mean(strength: float, total: float) -> float:  # noqa: ARG004
+        """Return the penalty on the mean loss, for weights whose sum is `total`."""
+        return strength
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.metrics import get_scorer, make_scorer, r2_score
 
+from provenglm.api.keywords import FOR_REGRESSOR
 from provenglm.api.regressor import GLMRegressor, check_smooth
 from provenglm.api.scoring import PointOfPath, score_path, scores_of_points
 from provenglm.api.search import CheckedData, CrossValidated, Solve
@@ -19,6 +20,7 @@ from provenglm.api.validation import (
     check_target,
     check_weight,
 )
+from provenglm.arguments import explains_unknown
 from provenglm.model.losses import Loss, ScalarLoss, explained_deviance
 from provenglm.model.null_model import best_intercept
 from provenglm.model.problem import Problem
@@ -34,9 +36,6 @@ __all__ = ["GLMRegressorCV"]
 
 _GREATEST, _LEAST = 4, -4
 """Exponents of the largest and the smallest alpha of the default grid, for the *sum* of losses."""
-
-_ALPHA_RATIO = 1e-3
-"""Ratio of the smallest to the largest alpha of the grid with an L1 penalty, as in LassoCV."""
 
 
 class _RegressorAtPoint(PointOfPath, GLMRegressor):
@@ -116,9 +115,12 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):
     """
 
     strength = "alpha"
+    _alpha_ratio = 1e-3
+    """Ratio of the smallest to the largest alpha of the grid with an L1 penalty, as in LassoCV."""
     alpha_: float
     alphas_: NumPyArray
 
+    @explains_unknown(FOR_REGRESSOR)
     def __init__(
         self,
         loss: str = "squared",
@@ -163,7 +165,9 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):
     ) -> NumPyArray:
         check_smooth(problem.loss, float(ratios.max()))
         if isinstance(strengths, int):
-            return np.array([_spread(strengths, float(ratio), problem) for ratio in ratios])
+            return np.array(
+                [_spread(strengths, float(ratio), problem, self._alpha_ratio) for ratio in ratios]
+            )
         wrong = ~((strengths >= 0) & np.isfinite(strengths))
         if wrong.any():
             raise ValueError(
@@ -229,14 +233,14 @@ class GLMRegressorCV(CrossValidated, GLMRegressor):
         return self.alpha_, self.l1_ratio_
 
 
-def _spread(count: int, ratio: float, problem: Problem) -> NumPyArray:
+def _spread(count: int, ratio: float, problem: Problem, alpha_ratio: float) -> NumPyArray:
     """Return a grid of `count` alphas, from the largest to the smallest."""
     if ratio == 0:
         weight = problem.sample_weight
         total = len(problem.target) if weight is None else float(weight.sum())
         return np.asarray(np.logspace(_GREATEST, _LEAST, count) / total)
     greatest = _greatest_slope(problem) / ratio or 1.0
-    return np.asarray(np.geomspace(greatest, _ALPHA_RATIO * greatest, count))
+    return np.asarray(np.geomspace(greatest, alpha_ratio * greatest, count))
 
 
 def _greatest_slope(problem: Problem) -> float:

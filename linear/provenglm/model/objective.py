@@ -12,6 +12,7 @@ that of the classes for softmax, and 1 for all other losses. Its last row has th
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar, cast
@@ -230,10 +231,15 @@ class Objective:
     @property
     def is_penalised(self) -> bool:
         """Whether there is a penalty on a feature that is not left out."""
-        if self.l1 is not None:
-            return True
-        used = self.scaling.inverse > 0
-        return bool(self.penalty[:-1][used].max(initial=0) > 0)
+        return self.l1 is not None or self._largest_penalty() > 0
+
+    @property
+    def is_penalty_rounded_away(self) -> bool:
+        """Whether adding the penalty to the loss of a standardised column changes no digit."""
+        return self.l1 is None and self._largest_penalty() < sys.float_info.epsilon
+
+    def _largest_penalty(self) -> float:
+        return float(self.penalty[:-1][self.scaling.inverse > 0].max(initial=0))
 
     @property
     def n(self) -> int:

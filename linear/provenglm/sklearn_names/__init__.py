@@ -1,0 +1,1 @@
+"""The estimators under scikit-learn's names, with scikit-learn's arguments and attributes."""
