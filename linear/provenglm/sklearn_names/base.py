@@ -134,14 +134,23 @@ class SklearnNamed(LinearEstimator):
     def _fit_copy(
         self, X: object, y: object, weight: object, offset: object, **params: object
     ) -> Self:
+        if isinstance(X, Source):
+            # Distributed calls `fit` again, of the copy that this method has given to it.
+            self._fit(X, y, weight, offset)
+            return self
         self._check_arguments()
         if isinstance(weight, (int, float)):
-            weight = None if isinstance(X, Source) else np.full(_num_samples(X), float(weight))
-        own = self._own()
-        own._fit(X, y, weight, offset, **params)
+            weight = np.full(_num_samples(X), float(weight))
+        if vars(self).get("positive"):
+            own = copy(self)
+            fit_positive(own, X, y, weight, offset, **params)
+        else:
+            own = self._own()
+            own._fit(X, y, weight, offset, **params)
         arguments = {name: vars(self)[name] for name in self._get_param_names()}
+        fitted = {name: value for name, value in vars(own).items() if "_" in (name[0], name[-1])}
         self.__dict__.clear()
-        self.__dict__.update(vars(own), **arguments)
+        self.__dict__.update(fitted, **arguments)
         return self
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
@@ -164,6 +173,10 @@ class SklearnNamed(LinearEstimator):
         scikit-learn's is for the gradient, and the distance is about its square.
         """
         return float(self.tol) ** 2
+
+    def _penalty_of_positive(self) -> tuple[Any, float]:
+        """Return the penalty on the mean loss, one number or one per target, and l1_ratio."""
+        raise NotImplementedError
 
     def _check_arguments(self) -> None:
         """Raise a ValueError for arguments that cannot be followed, warn for those of no effect."""
@@ -209,9 +222,6 @@ class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ign
     dual_gap_: float | NumPyArray
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
-        if vars(self).get("positive"):
-            fit_positive(self, X, y, weight, offset)
-            return
         table = None if isinstance(X, (Chunks, Source)) else _table(y)
         if table is None:
             GLMRegressor.fit(self, X, y, weight, offset)
@@ -251,8 +261,8 @@ class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ign
         return model
 
     def _penalty_of_positive(self) -> tuple[Any, float]:
-        """Return the penalty on the mean loss, one number or one per target, and l1_ratio."""
-        return self._on_mean(np.asarray(self.alpha), self._total), self.l1_ratio  # type: ignore[arg-type]
+        alpha: Any = np.asarray(self.alpha)
+        return self._on_mean(alpha, self._total), self.l1_ratio
 
     def _finish(self) -> None:
         """Set the attributes of scikit-learn's class."""
@@ -280,9 +290,6 @@ class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ign
             return super().score(X, y, sample_weight, offset)
         predicted = self.predict(X, offset)
         return float(r2_score(y, predicted, sample_weight=sample_weight))
-
-    def _more_tags(self) -> dict[str, bool]:
-        return {"multioutput": True}
 
 
 def _table(y: object) -> NumPyArray | None:

@@ -75,7 +75,7 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
         super()._fit(X, y, weight, offset, **params)
-        self.n_iter_ = np.array([self.n_iter_], dtype=np.int32)
+        self.n_iter_ = np.ravel(np.asarray(self.n_iter_, dtype=np.int32))
 
 
 @named_like(linear_model.LogisticRegressionCV)

@@ -29,7 +29,7 @@ def fit_positive(
     fitted = model._original(**model.get_params(deep=False))
     target: Any = y if offset is None else np.asarray(y, np.float64) - np.asarray(offset)
     fitted.fit(X, target, weight, **params)
-    vars(model).update(vars(fitted))
+    model.__dict__.update(vars(fitted))
     target = np.asarray(target, np.float64)
     share = np.ones(len(target)) if weight is None else np.asarray(weight, np.float64)
     model._total = float(share.sum())

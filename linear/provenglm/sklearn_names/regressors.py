@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix
@@ -298,4 +298,4 @@ class HuberRegressor(SklearnNamed, _OnSum):
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
         super()._fit(X, y, weight, offset, **params)
         far = self.epsilon * self.scale_
-        self.outliers_ = np.abs(np.ravel(cast("Any", y)) - self.predict(X, offset)) > far
+        self.outliers_ = np.abs(np.asarray(y).ravel() - self.predict(X, offset)) > far

@@ -14,7 +14,6 @@ from provenglm.api.base import all_or_nothing
 from provenglm.api.regressor import GLMRegressor
 from provenglm.api.regressor_cv import GLMRegressorCV
 from provenglm.sklearn_names.base import SklearnNamed, named_like
-from provenglm.sklearn_names.positive import fit_positive
 from provenglm.sklearn_names.regressors import Ridge
 from provenglm.types import NumPyArray
 
@@ -34,7 +33,6 @@ class _PathCV(SklearnNamed, GLMRegressorCV):
     eps: float
     alphas: Any
     l1_ratio: Any
-    positive: bool
 
     @all_or_nothing
     def fit(
@@ -73,15 +71,6 @@ class _PathCV(SklearnNamed, GLMRegressorCV):
 
     def _tol_of_objective(self) -> float:
         return float(self.tol)
-
-    def _fit_copy(
-        self, X: object, y: object, weight: object, offset: object, **params: object
-    ) -> Any:
-        if not self.positive:
-            return super()._fit_copy(X, y, weight, offset, **params)
-        self._check_arguments()
-        fit_positive(self, X, y, weight, offset, **params)
-        return self
 
     def _penalty_of_positive(self) -> tuple[float, float]:
         return self.alpha_, vars(self).get("l1_ratio_", 1.0)
