@@ -141,3 +141,55 @@ def test_a_checkout_is_needed(suite, monkeypatch, capsys, arguments, message):
     with pytest.raises(SystemExit):
         suite["run"].main()
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def sklearn_tests():
+    """The module `sklearn_tests` of the suite."""
+    pytest.importorskip("provenglm")
+    sys.path.insert(0, str(UPSTREAM))
+    try:
+        import sklearn_tests
+
+        yield sklearn_tests
+    finally:
+        sys.path[:] = [path for path in sys.path if path != str(UPSTREAM)]
+
+
+def test_a_test_of_scikit_learn_that_is_not_as_listed(sklearn_tests, tmp_path):
+    listed = tmp_path / "expected.toml"
+    listed.write_text(
+        "[[failure]]\nreason = 'words'\nwhy = 'other words'\ntests = ['a.py::t[1-*', 'b.py::t']\n"
+    )
+    expected = sklearn_tests.expectations(listed)
+    assert expected == {
+        "a.py::t[1-*": ("words", "other words"),
+        "b.py::t": ("words", "other words"),
+    }
+    good = {"a.py::t[1-x]": "failed", "b.py::t": "failed", "a.py::t[2-x]": "passed"}
+    assert sklearn_tests.differences(good, expected) == []
+    assert sklearn_tests.differences({**good, "a.py::t[1-y]": "passed"}, expected) == [
+        "passes and is listed: a.py::t[1-y]"
+    ]
+    assert sklearn_tests.differences({**good, "c.py::t": "failed"}, expected) == [
+        "fails and is not listed: c.py::t"
+    ]
+    del good["b.py::t"]
+    assert sklearn_tests.differences(good, expected) == ["matches no test: b.py::t"]
+    listed.write_text(listed.read_text().replace("words", "excuse", 1))
+    with pytest.raises(ValueError, match="'excuse' is none of"):
+        sklearn_tests.expectations(listed)
+    # The list of the repository is valid.
+    assert len(sklearn_tests.expectations(UPSTREAM / "sklearn_expected.toml")) > 50
+
+
+def test_the_numbers_of_scikit_learns_tests(sklearn_tests):
+    found = sklearn_tests.Outcomes()
+    found.outcomes = {"a": "passed", "b": "failed", "c": "failed", "d": "skipped", "e": "passed"}
+    found.of_ours = {"a", "b", "d"}
+    lines = sklearn_tests.summary(found, {"b": ("words", "")}).splitlines()
+    assert lines[1:3] == [
+        "2 of 4 passed (50.0 %)",
+        "1 of 2 passed of those that fit a class of this package (50.0 %)",
+    ]
+    assert [line.split(":")[0].strip() for line in lines[3:]] == ["1 words", "1 not listed"]

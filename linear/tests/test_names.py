@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import provenglm
 import pytest
+import sklearn
 from provenglm import GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV
 from provenglm.sklearn_names import base
 from scipy.sparse import csr_array
@@ -24,6 +25,7 @@ from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.fixes import parse_version
 
 NAMES = [
     *("LogisticRegression", "LogisticRegressionCV", "Ridge", "RidgeCV", "Lasso", "LassoCV"),
@@ -31,13 +33,14 @@ NAMES = [
     "HuberRegressor",
 ]
 
+IS_OLD = parse_version(sklearn.__version__) < parse_version("1.6")
+
 # What scikit-learn's LogisticRegressionCV wants to be told, if its version has the argument.
 TOLD = {"use_legacy_attributes": False, "l1_ratios": (0.0,), "scoring": "accuracy"}
-CV = {
-    name: value
-    for name, value in TOLD.items()
-    if name in inspect.signature(linear_model.LogisticRegressionCV).parameters
-}
+_parameters = inspect.signature(linear_model.LogisticRegressionCV).parameters
+CV = {name: value for name, value in TOLD.items() if name in _parameters}
+if "use_legacy_attributes" not in CV and "penalty" in _parameters:
+    del CV["l1_ratios"]  # it was for penalty='elasticnet' only
 
 
 def both(name, **kwargs):
@@ -206,7 +209,7 @@ def test_coefficients_of_regressions(name, case):
         near(own, original, 1e-3)
         assert of_huber(own, features, y, weight) <= of_huber(original, features, y, weight)
     else:
-        near(own, original)
+        near(own, original, 1e-4 if IS_OLD else 1e-6)  # its Newton solver ended earlier
     attributes_are_there(own, original)
     assert own.gap_ <= 1e-10 * abs(own.objective_)
     assert own.score(features, y) == pytest.approx(original.score(features, y), rel=1e-5)
@@ -218,7 +221,7 @@ def test_coefficients_of_regressions(name, case):
 @pytest.mark.parametrize("data", [CANCER, IRIS], ids=["two classes", "three classes"])
 @pytest.mark.parametrize("case", ["plain", "weights", "sparse", "no intercept", "balanced", "l1"])
 def test_coefficients_of_classifiers(data, case):
-    kwargs = {"C": 0.3, "solver": "newton-cholesky", **TIGHT}
+    kwargs = {"C": 0.3, "solver": "newton-cg", **TIGHT}
     if case == "l1":
         kwargs |= {"l1_ratio": 1.0, "solver": "saga"}
         if "penalty" in CLASSIFIER and CLASSIFIER["penalty"].default == "l2":
@@ -277,6 +280,8 @@ def test_several_targets(name):
     assert len(own.why_) == 3
     single = clone(own).fit(X, COUNTS)
     np.testing.assert_array_equal(single.coef_, own.coef_[1])
+    if IS_OLD:
+        return  # a column was a table of one target
     one, its = (model.fit(X, Y[:, np.newaxis]) for model in both(name, alpha=0.5))
     assert np.shape(one.coef_) == np.shape(its.coef_)
     assert np.shape(one.intercept_) == np.shape(its.intercept_)
@@ -323,7 +328,8 @@ def test_a_search_of_lasso():
 
 def test_the_default_grid_of_a_search():
     own, original = both("ElasticNetCV", l1_ratio=[0.5, 1.0], eps=1e-2, cv=3, **TIGHT)
-    own.fit(X, Y, sample_weight=WEIGHT), original.fit(X, Y, sample_weight=WEIGHT)
+    weight = None if IS_OLD else WEIGHT  # its grid had no weights
+    own.fit(X, Y, sample_weight=weight), original.fit(X, Y, sample_weight=weight)
     near(own, original)
     np.testing.assert_allclose(own.alphas_, original.alphas_, rtol=1e-9)
     np.testing.assert_allclose(own.mse_path_, original.mse_path_, rtol=1e-5)
@@ -350,7 +356,8 @@ def test_a_search_of_logistic_regression(data, legacy):
     own, original = both("LogisticRegressionCV", Cs=[0.01, 1.0], cv=3, **TIGHT, **kwargs)
     own.fit(*data), original.fit(*data)
     near(own, original, 1e-5)
-    for name in ("C_", "Cs_", "l1_ratio_", "l1_ratios_"):
+    names = ("C_", "Cs_", *(("l1_ratio_", "l1_ratios_") if "l1_ratios" in CV else ()))
+    for name in names:
         np.testing.assert_array_equal(getattr(own, name), getattr(original, name))
     assert np.shape(own.n_iter_) == np.shape(original.n_iter_)
     for name in ("scores_", "coefs_paths_"):
@@ -361,6 +368,7 @@ def test_a_search_of_logistic_regression(data, legacy):
     assert own.score(*data) == original.score(*data)
 
 
+@pytest.mark.skipif(IS_OLD, reason="the paths of scikit-learn 1.5 lack such a class")
 def test_folds_without_a_class_are_scored():
     features, y = IRIS
     groups = np.repeat([0, 1, 2, 3], [25, 25, 75, 25])
@@ -549,7 +557,8 @@ class Rounded(doctest.OutputChecker):
     def check_output(self, want, got, optionflags):
         if super().check_output(want, got, optionflags):
             return True
-        want, got = (re.sub(r"np\.float64\((.*?)\)|\.\.\.", r"\1", text) for text in (want, got))
+        want, got = (re.sub(r"np\.float64\((.*?)\)", r"\1", text) for text in (want, got))
+        want = want.replace("...", "")
         numbers = [[float(number) for number in self.number.findall(text)] for text in (want, got)]
         texts = [re.sub(r"\s+", "", self.number.sub("#", text)) for text in (want, got)]
         return texts[0] == texts[1] and np.allclose(*numbers, rtol=0.02, atol=1e-9)
