@@ -326,6 +326,13 @@ def test_a_search_of_lasso():
     assert own.score(X, Y) == pytest.approx(original.score(X, Y))
 
 
+def test_paths():
+    search = provenglm.LogisticRegressionCV(Cs=[0.01, 1.0], **CV)
+    assert search.path(*IRIS).coefs.shape == (1, 2, 3, 5)
+    for name in ("Lasso", "LassoCV", "ElasticNet", "ElasticNetCV"):
+        assert getattr(provenglm, name).path is getattr(linear_model, name).path
+
+
 def test_the_default_grid_of_a_search():
     own, original = both("ElasticNetCV", l1_ratio=[0.5, 1.0], eps=1e-2, cv=3, **TIGHT)
     weight = None if IS_OLD else WEIGHT  # its grid had no weights
@@ -394,6 +401,8 @@ def test_offset_and_standard_errors():
         rtol=1e-4,
     )
     assert named.why_
+    summary = named.summary(X, COUNTS, offset=offset)
+    assert summary.table.shape[0] == X.shape[1] + 1
     # The penalties of the objective are those of the sum and of C.
     ridge = provenglm.Ridge(alpha=2.0).fit(X, Y)
     same = GLMRegressor(alpha=2.0 / len(Y)).fit(X, Y)

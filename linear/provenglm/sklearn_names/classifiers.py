@@ -11,7 +11,7 @@ from sklearn import linear_model
 from provenglm.api.base import all_or_nothing, warn
 from provenglm.api.classifier import GLMClassifier
 from provenglm.api.classifier_cv import GLMClassifierCV
-from provenglm.api.search import CheckedData
+from provenglm.api.search import CheckedData, Path
 from provenglm.sklearn_names.base import SklearnNamed, named_like
 from provenglm.types import NumPyArray
 
@@ -124,6 +124,12 @@ class LogisticRegressionCV(SklearnNamed, GLMClassifierCV):
         The parameters and errors are those of :meth:`GLMClassifierCV.fit`.
         """
         return self._fit_copy(X, y, sample_weight, offset, **params)
+
+    def path(
+        self, X: object, y: object, sample_weight: object = None, offset: object = None
+    ) -> Path:
+        """Return the optimum on all rows for each penalty, as :meth:`GLMClassifierCV.path`."""
+        return super(SklearnNamed, self._own()).path(X, y, sample_weight, offset)
 
     def _own(self) -> LogisticRegressionCV:
         own = super()._own()

@@ -85,6 +85,7 @@ class _CoordinateDescent(SeveralTargets):
     """What Lasso and ElasticNet have besides."""
 
     loss = "squared"
+    path = staticmethod(linear_model.enet_path)
 
     @all_or_nothing
     def fit(

@@ -116,6 +116,7 @@ class LassoCV(_PathCV):
     """
 
     l1_ratio = 1.0
+    path = staticmethod(linear_model.lasso_path)
 
 
 @named_like(linear_model.ElasticNetCV)
@@ -139,6 +140,8 @@ class ElasticNetCV(_PathCV):
     --------
     GLMRegressorCV
     """
+
+    path = staticmethod(linear_model.enet_path)
 
 
 @named_like(linear_model.RidgeCV)
