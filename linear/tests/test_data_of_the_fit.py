@@ -172,7 +172,10 @@ def test_weights_that_sum_to_one(loss):
     weight, y = WEIGHT / WEIGHT.sum(), TARGETS[loss]
     model = model_of(loss)
     model.set_params(**({"C": 1e9} if loss == "logistic" else {"alpha": 0})).fit(X, y, weight)
-    words = r"sample_weight has the sum 1 in 300 rows, for 4 .*: give weights=.variance. .* fit with sample_weight \* 300"
+    words = (
+        "sample_weight has the sum 1 in 300 rows, for 4 .*: give weights='variance' .* "
+        r"or fit with sample_weight \* 300"
+    )
     with pytest.raises(ValueError, match=words):
         model.standard_errors(X, y, weight)
 
