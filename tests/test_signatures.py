@@ -1,6 +1,7 @@
 """Every signature that docs/api.md writes is the signature of the thing."""
 
 import ast
+import functools
 import inspect
 import math
 import re
@@ -13,50 +14,30 @@ API = Path(__file__).parent.parent / "docs" / "api.md"
 CALL = re.compile(r"(\.?\w[\w.]*)\((.*)\)", re.DOTALL)
 
 
-def rows(text):
-    """The cells of all tables: those that name the things, and those that explain."""
-    for line in text.splitlines():
-        if line.startswith("|") and not line.startswith(("| name |", "|---")):
-            first, *rest = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
-            yield first.replace(r"\|", "|"), " ".join(rest).replace(r"\|", "|")
+ENTRY = re.compile(r"^- \*\*((?:`[^`]+`,?\s*)+)\*\*:.*\n(?:(?:  .*)?\n)*", re.MULTILINE)
+BLOCK = re.compile(r"^  ```py\n(.*?)^  ```$", re.MULTILINE | re.DOTALL)
+
+
+def entries(text):
+    """The names of each entry, and the lines of its blocks; a long signature is one line."""
+    for entry in ENTRY.finditer(text):
+        lines = re.sub(r"\n {6}\s*", " ", "".join(BLOCK.findall(entry[0]))).replace("( ", "(")
+        yield re.findall(r"`([^`]+)`", entry[1]), [line.strip() for line in lines.splitlines()]
 
 
 def signatures(text):
     """Every signature that is written, with the thing that it is of."""
-    for names, explanation in rows(text):
-        spans = re.findall(r"`([^`]+)`", names)
-        owner = owner_of(next(span for span in reversed(spans) if not span.startswith(".")))
-        for span in spans:
-            if not span.startswith("."):
-                owner = owner_of(span)
-            if call := CALL.fullmatch(span):
-                thing = getattr(owner, call[1][1:]) if span.startswith(".") else resolve(call[1])
-                yield span, thing
-        if len(spans) == 1 and inspect.ismodule(resolve(spans[0].partition("(")[0])):
-            for span in re.findall(r"`([^`]+)`", explanation):
-                if (call := CALL.fullmatch(span)) and hasattr(owner, call[1]):
-                    yield span, getattr(owner, call[1])
+    for names, lines in entries(text):
+        owner = resolve(names[0])
+        for line in lines:
+            if call := CALL.fullmatch(line):
+                thing = getattr(owner, call[1][1:]) if line.startswith(".") else resolve(call[1])
+                yield line, thing
 
 
 def resolve(name):
-    """The thing with this dotted name; an ArrayLoader is gs.data's."""
-    first, *rest = name.split(".")
-    thing = getattr(gs, first, None) or getattr(gs.data, first)
-    for part in rest:
-        thing = getattr(thing, part)
-    return thing
-
-
-def owner_of(span):
-    """What the names that begin with a dot belong to: a class or a module."""
-    name = span.partition("(")[0]
-    thing = resolve(name)
-    return thing if inspect.isclass(thing) or inspect.ismodule(thing) else resolve_parent(name)
-
-
-def resolve_parent(name):
-    parent = name.rpartition(".")[0]
-    return resolve(parent) if parent else None
+    """The thing with this dotted name."""
+    return functools.reduce(getattr, name.split("."), gs)
 
 
 def written(span):
@@ -130,9 +111,25 @@ def test_a_signature_is_as_written(span, thing):
 
 
 def test_signatures_were_found():
-    assert len(FOUND) > 60
+    assert len(FOUND) > 130
     owners = {span.partition("(")[0] for span, _ in FOUND}
-    assert {"SVRGTrainer", ".correct", "schedules.cosine", "RandomCrop", "deploy.export"} <= owners
+    assert {"SVRGTrainer", ".correct", "schedules.cosine", "deploy.export"} <= owners
+    assert "data.transforms.RandomCrop" in owners
+
+
+def test_every_entry_and_every_line_of_a_block_is_read():
+    text = API.read_text(encoding="utf-8")
+    found = list(entries(text))
+    assert len(found) == text.count("\n- **")
+    attributes = [
+        (names, line) for names, lines in found for line in lines if not CALL.fullmatch(line)
+    ]
+    assert sum(len(lines) for _, lines in found) == len(FOUND) + len(attributes)
+    assert text.count("```py\n") == len(BLOCK.findall(text))
+    for names, line in attributes:
+        owner = resolve(names[0])
+        for name in line.split(", "):
+            assert re.fullmatch(r"\.\w+", name), (owner, line)
 
 
 def example(a, b=1, *, c="x", d=None):

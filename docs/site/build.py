@@ -38,6 +38,8 @@ PAGES = {
 }
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".md": "markdown"}
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#:\s]+)((?:#[^)]*)?\))")
+# In docs/api.md: "- **`a`, `b`**: what they are".
+NAMES_OF_ENTRY = re.compile(r"^- \*\*(?:`[^`]+`,?\s*)+\*\*:", re.MULTILINE)
 # What docutils, Pygments and furo write: quoted values without angle brackets.
 TAG = re.compile(r"<[a-z][^<>]*>")
 ATTRIBUTE = re.compile(r'\s(href|src|id|name)="([^"]+)"')
@@ -140,8 +142,8 @@ def reference_sections():
     for part in re.split(r"^## ", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
         names = []
-        for cell in re.findall(r"^\| (`.*?`[^|]*) \| ", body.replace(r"\|", "/"), re.MULTILINE):
-            for code in re.findall(r"`([^`]+)`", cell):
+        for entry in NAMES_OF_ENTRY.findall(body):
+            for code in re.findall(r"`([^`]+)`", entry):
                 name = public_name(code)
                 if name and name not in names:
                     names.append(name)
@@ -150,9 +152,8 @@ def reference_sections():
 
 
 def public_name(code):
-    """Return the full name of what a table calls `code`, or None if that is no public name."""
-    name = re.match(r"\.?[\w.]+", code)[0]
-    name = name if name.startswith("gluon_svrg.") else f"gluon_svrg.{name}"
+    """Return the full name of what an entry calls `code`, or None if that is no public name."""
+    name = f"gluon_svrg.{code}"
     module, _, last = name.rpartition(".")
     try:
         thing = getattr(importlib.import_module(module), last)
@@ -176,13 +177,9 @@ def with_references(text, sections):
             return match[0]
         return f"{{py:obj}}`{match[1]} <{name}>`"
 
+    text = NAMES_OF_ENTRY.sub(lambda entry: re.sub(r"`([^`]+)`", replace, entry[0]), text)
     lines = []
     for line in text.splitlines():
-        if line.startswith("| `"):
-            first, bar, rest = re.match(
-                r"((?:[^|\\]|\\.)*\|(?:[^|\\]|\\.)*)(\|)(.*)", line
-            ).groups()
-            line = re.sub(r"`([^`]+)`", replace, first) + bar + rest
         lines.append(line)
         if line.startswith("## ") and line[3:] in sections:
             lines += [
@@ -198,7 +195,7 @@ def write_reference(folder, sections):
     entries = "\n".join(f"   {slug(title)}" for title in sections)
     (folder / "index.rst").write_text(
         "Reference\n=========\n\nThe docstrings of all public names, grouped as in the "
-        ":doc:`table of public names </api>`.\n\n.. toctree::\n   :maxdepth: 2\n\n" + entries + "\n"
+        ":doc:`list of public names </api>`.\n\n.. toctree::\n   :maxdepth: 2\n\n" + entries + "\n"
     )
     for title, names in sections.items():
         lines = [title, "=" * len(title), ""]
