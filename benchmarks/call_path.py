@@ -193,25 +193,32 @@ def describe(title: str, calls: Calls) -> str:
 
 
 def page(sections: list[tuple[str, Calls]]) -> str:
-    """Return a page with the files of each section, what each is for, and what is called in it."""
+    """Return a page with the files of each section, and what each new one is for."""
     lines = [
         "# The way of a batch and of a checkpoint",
         "",
         "The files of `gluon_svrg/` that a real run goes through, in the order in which it enters",
-        "them: what each is for, which is its first line, and what is called in it. One process,",
+        "them: what each is for (its first line), the function that is called first, and how many",
+        "others are called. A file that an earlier section has is only counted. The run: one process,",
         "`ArrayLoader`, `SVRGHandler` with a table, `ValidationHandler`, `CheckpointHandler`.",
-        "`python benchmarks/call_path.py --page docs/call_path.md` makes this page.",
+        "`python benchmarks/call_path.py --page docs/call_path.md` makes this page; with `--out` the",
+        "program writes all functions, with the number of their calls.",
     ]
+    known: set[str] = set()
     for title, calls in sections:
-        files = list(dict.fromkeys(name for name, _ in calls))
-        folders = {str(Path(name).parent) for name in files}
-        lines += ["", f"## {title}", "", f"{len(files)} files in {len(folders)} folders.", ""]
-        lines += ["| file | what it is for | what is called |", "|---|---|---|"]
-        for name in files:
+        functions: dict[str, list[str]] = {}
+        for name, function in calls:
+            functions.setdefault(name, []).append(function)
+        new = [name for name in functions if name not in known]
+        known.update(new)
+        counts = f"{len(functions)} files, {len(new)} of them new here."
+        lines += ["", f"## {title}", "", counts, ""]
+        lines += ["| file | what it is for | first call | others |", "|---|---|---|--:|"]
+        for name in new:
             tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
             purpose = (ast.get_docstring(tree) or "").splitlines()[0]
-            functions = ", ".join(f"`{function}`" for file, function in calls if file == name)
-            lines.append(f"| `{name}` | {purpose} | {functions} |")
+            first, *others = functions[name]
+            lines.append(f"| `{name}` | {purpose} | `{first}` | {len(others)} |")
     return "\n".join(lines) + "\n"
 
 
