@@ -199,10 +199,10 @@ def page(sections: list[tuple[str, Calls]]) -> str:
         "",
         "The files of `gluon_svrg/` that a real run goes through, in the order in which it enters",
         "them: what each is for (its first line), the function that is called first, and how many",
-        "others are called. A file that an earlier section has is only counted. The run: one process,",
-        "`ArrayLoader`, `SVRGHandler` with a table, `ValidationHandler`, `CheckpointHandler`.",
-        "`python benchmarks/call_path.py --page docs/call_path.md` makes this page; with `--out` the",
-        "program writes all functions, with the number of their calls.",
+        "others are called. A file that an earlier section has is only counted. The run has one",
+        "process, `ArrayLoader`, `SVRGHandler` with a table, `ValidationHandler` and",
+        "`CheckpointHandler`. `python benchmarks/call_path.py --page docs/call_path.md` makes this",
+        "page; with `--out` it writes all functions, with the number of their calls.",
     ]
     known: set[str] = set()
     for title, calls in sections:

@@ -26,7 +26,7 @@ _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 _HOW_TO_START = (
     "start it by `mpiexec -n 4 python train.py` or `python -m gluon_svrg.launch -n 4 train.py`"
 )
-_PARAMETER_SERVER_PAGE = "docs/howto/several_workers_0_8.md"
+_PARAMETER_SERVER_PAGE = "docs/howto/several_workers.md"
 _SYNCHRONOUS_KVSTORES = ("dist_sync", "dist_device_sync", "dist_sync_device", "dist")
 
 _workers: list[Workers] = []
