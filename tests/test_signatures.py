@@ -15,7 +15,7 @@ CALL = re.compile(r"(\.?\w[\w.]*)\((.*)\)", re.DOTALL)
 
 
 ENTRY = re.compile(r"^- \*\*((?:`[^`]+`,?\s*)+)\*\*:.*\n(?:(?:  .*)?\n)*", re.MULTILINE)
-BLOCK = re.compile(r"^  ```py\n(.*?)^  ```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^  ```text\n(.*?)^  ```$", re.MULTILINE | re.DOTALL)
 
 
 def entries(text):
@@ -125,7 +125,7 @@ def test_every_entry_and_every_line_of_a_block_is_read():
         (names, line) for names, lines in found for line in lines if not CALL.fullmatch(line)
     ]
     assert sum(len(lines) for _, lines in found) == len(FOUND) + len(attributes)
-    assert text.count("```py\n") == len(BLOCK.findall(text))
+    assert text.count("  ```text\n") == len(BLOCK.findall(text))
     for names, line in attributes:
         owner = resolve(names[0])
         for name in line.split(", "):
