@@ -88,7 +88,9 @@ def fits(comm):
         given = data(model, **settings)
         X, *beside = of_rank(comm, *given)
         rounds, run = [], mpi._Ranks.run
-        mpi._Ranks.run = lambda *args, run=run, rounds=rounds: rounds.append(0) or run(*args)
+        mpi._Ranks.run = lambda *args, run=run, rounds=rounds, **keywords: (
+            rounds.append(0) or run(*args, **keywords)
+        )
         model.set_params(tol=1e-9).fit(Distributed(X, comm), *beside)
         mpi._Ranks.run = run
         answer = model.coef_.tobytes().hex() + np.asarray(model.intercept_).tobytes().hex()

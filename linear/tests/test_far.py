@@ -92,7 +92,7 @@ class PipedTable(RemoteTable):
         super().__init__(RemoteRows((n, P), np.dtype(np.float64)), workers, has_offset)
         self.processes = processes
 
-    def run(self, function, *small):
+    def run(self, function, *small, reads=True):
         return self.processes.call(function, small)
 
 
@@ -200,7 +200,7 @@ class Here(RemoteTable):
         super().__init__(rows, Workers(0))
         self.tables = tables
 
-    def run(self, function, *small):
+    def run(self, function, *small, reads=True):
         return [function(table, *small) for table in self.tables]
 
 

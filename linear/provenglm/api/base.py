@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from copy import copy
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -21,6 +22,7 @@ from provenglm.api.progress import Progress, distance
 from provenglm.api.validation import check_features, check_offset
 from provenglm.arguments import check_finite, check_integer, check_number, check_verbose
 from provenglm.model.solution import Settings, Solution, StopReason
+from provenglm.rows.dask_rows import is_dask, mapped
 from provenglm.rows.disk_checks import joined
 from provenglm.rows.far_parts import Data
 from provenglm.rows.kinds import rows_of
@@ -31,6 +33,8 @@ from provenglm.workers import Workers
 Start = tuple[NumPyArray, NumPyArray]
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
+
+_Predict = TypeVar("_Predict", bound=Callable[..., Any])
 
 _PACKAGE = __name__.split(".")[0]
 
@@ -61,6 +65,21 @@ def all_or_nothing(fit: _Fit) -> _Fit:
             raise
 
     return cast("_Fit", fitted)
+
+
+def lazy_for_dask(predict: _Predict) -> _Predict:
+    """Decorate a method of X and offset so that it returns a lazy array for a Dask collection."""
+
+    @wraps(predict)
+    def predicted(self: Any, X: Any, offset: Any = None) -> Any:
+        if not is_dask(X):
+            return predict(self, X, offset)
+        # One row tells the type of the result, and whether the columns are those of the fit.
+        row = X._meta_nonempty.iloc[:1] if hasattr(X, "columns") else np.zeros((1, X.shape[1]))
+        one = predict(self, row, None if offset is None else 0)
+        return mapped(getattr(copy(self), predict.__name__), X, offset, one[:0])
+
+    return cast("_Predict", predicted)
 
 
 class LinearEstimator(BaseEstimator):  # type: ignore[misc]

@@ -14,8 +14,9 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from provenglm.api.base import all_or_nothing
+from provenglm.api.base import all_or_nothing, lazy_for_dask
 from provenglm.api.far_data import Checked, far_data
+from provenglm.api.far_score import far_accuracy
 from provenglm.api.inference import DataOfFit, InferenceMixin
 from provenglm.api.keywords import FOR_CLASSIFIER
 from provenglm.api.validation import (
@@ -31,6 +32,7 @@ from provenglm.arguments import check_number, explains_unknown
 from provenglm.model.losses import Logistic, Loss, Softmax
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Solution
+from provenglm.rows.dask_rows import DaskRows, is_dask
 from provenglm.rows.disk_checks import joined
 from provenglm.rows.far_parts import Source
 from provenglm.rows.mpi import Distributed
@@ -217,6 +219,8 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         if isinstance(X, Distributed):
             fitted: GLMClassifier = X.fit(self, y, sample_weight, offset)
             return fitted
+        if is_dask(X):
+            X = DaskRows(X, y, sample_weight, offset)
         began = time.perf_counter()
         strength = check_number(
             "C", self.C, "inverse strength of the penalty; inf for no penalty", 0, above=True
@@ -271,6 +275,8 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         self, X: object, y: object, sample_weight: object = None, offset: object = None
     ) -> float:
         """Return the accuracy on the given data. The parameters are those of `fit`."""
+        if is_dask(X):
+            return far_accuracy(self, DaskRows(X, y, sample_weight, offset))
         from sklearn.metrics import accuracy_score  # this import takes 60 ms
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)
@@ -279,6 +285,7 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         weight = check_weight(sample_weight, predicted)
         return float(accuracy_score(true, predicted, sample_weight=weight))
 
+    @lazy_for_dask
     def decision_function(self, X: object, offset: object = None) -> NumPyArray:
         """Return the scores, of shape (n,) for two classes, else (n, K), in float64.
 
@@ -294,6 +301,7 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         scores = self._with_offset(X, offset, "decision_function")
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
+    @lazy_for_dask
     def predict(self, X: object, offset: object = None) -> NumPyArray:
         """Return the most probable label of each sample, of shape (n,).
 
@@ -306,6 +314,7 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         """
         return self._labels(self._with_offset(X, offset, "predict"))
 
+    @lazy_for_dask
     def predict_proba(self, X: object, offset: object = None) -> NumPyArray:
         """Return the probability of each class, of shape (n, K).
 
@@ -324,6 +333,7 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         expit(-scores[:, 0], out=table[:, 0])
         return table
 
+    @lazy_for_dask
     def predict_log_proba(self, X: object, offset: object = None) -> NumPyArray:
         """Return the logarithm of the probability of each class, of shape (n, K).
 

@@ -11,6 +11,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 
 from provenglm import constants
+from provenglm.api.progress import Progress
 from provenglm.api.validation import (
     Labels,
     check_features,
@@ -23,6 +24,7 @@ from provenglm.api.validation import (
     class_weights,
     classes_with_weight,
 )
+from provenglm.arguments import check_verbose
 from provenglm.model.losses import Loss
 from provenglm.rows.base import Rows
 from provenglm.rows.chunks import Chunks
@@ -61,19 +63,34 @@ class Checked(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What is known of a part; of one without rows, nothing of the features."""
+    """What is known of a part without its features."""
 
     n: int
     total: float
     largest: float
     classes: NumPyArray | None
     class_sums: NumPyArray | None
-    stored: np.dtype[Any] | None
-    width: int
-    names: list[str] | None
-    is_sparse: bool
     has_offset: bool
     version: str
+
+
+class Kind(NamedTuple):
+    """What the features of all parts have in common.
+
+    Attributes
+    ----------
+    stored : numpy.dtype
+    width : int
+        The number of columns.
+    is_sparse : bool
+    names : list of str, optional
+        Of the columns.
+    """
+
+    stored: np.dtype[Any]
+    width: int
+    is_sparse: bool
+    names: list[str] | None
 
 
 @dataclass(frozen=True)
@@ -86,8 +103,8 @@ class FarRecipe:
         Of the estimator, for messages.
     sizes : numpy.ndarray
         The number of rows of each part.
-    stored : numpy.dtype
-    width : int
+    kind : Kind
+        Of the features.
     total : float
     outputs : int
         The number of scores of a row.
@@ -97,8 +114,7 @@ class FarRecipe:
 
     name: str
     sizes: NumPyArray
-    stored: np.dtype[Any]
-    width: int
+    kind: Kind
     total: float
     outputs: int = 1
     classes: NumPyArray | None = None
@@ -113,18 +129,32 @@ class FarRecipe:
             If its rows are not those that were counted, or not like those of other parts.
         """
         n = int(self.sizes[part.index])
-        rows, stored = _rows(self.name, part.features)
-        if rows.shape[0] != n:
-            raise ValueError(
-                f"X has {rows.shape[0]:,} rows, and y had {n:,} when it was read first: give both "
-                "the same rows in each part, and data that are the same whenever they are read"
-            )
-        _check_like("X", stored, rows.shape[1], self.stored, self.width)
+        rows = self._hollow(n) if part.features is None else self._rows(part, n)
         target, weight = self._target(part, n, check_weights(part.weight, n))
         share = np.full(n, 1 / self.total) if weight is None else weight / self.total
         offset = check_offset(part.offset, n, self.outputs)
         start = int(self.sizes[: part.index].sum())
         return Table(rows, target, share, Workers(constants.SMALL), offset, start)
+
+    def _hollow(self, n: int) -> Rows:
+        """Return rows that have the shape and the blocks of the features, for calls without."""
+        zeros = np.broadcast_to(np.zeros((), self.kind.stored), (n, self.kind.width))
+        return DenseRows(zeros)
+
+    def _rows(self, part: Part, n: int) -> Rows:
+        """Return the rows of a part. Blocks of sparse rows are dense."""
+        features = part.features
+        if not (part.is_checked and isinstance(features, np.ndarray)):
+            features, kind = _checked(self.name, features)
+            _check_like(kind, self.kind)
+        if features.shape[0] != n:
+            raise ValueError(
+                f"X has {features.shape[0]:,} rows, and y had {n:,} when it was read first: give "
+                "both the same rows in each part, and data that are the same whenever they are read"
+            )
+        if isinstance(features, Chunks):
+            return DiskRows(parts_in(features))
+        return DiskRows([CsrPart(features)]) if issparse(features) else DenseRows(features)
 
     def _target(
         self, part: Part, n: int, weight: NumPyArray | None
@@ -159,31 +189,24 @@ def far_data(
         As for rows of this process; the message names the part.
     """
     name = type(estimator).__name__
-    found = source.call(_look, name, loss)
+    source.notice = Progress(name, check_verbose(estimator.verbose), 1.0).notice
+    found = source.call(_look, name, loss, reads=False)
     sizes = np.array([look.n for look in found], dtype=np.intp)
     there = [k for k in range(len(found)) if sizes[k]]
     if not there:
         raise ValueError(f"X has no rows in any of {len(found)} parts, and {name} needs some")
     _check_versions(source, found)
-    first = found[there[0]]
     for k in there:
-        _check_like(
-            f"{source.name_of(k)}: X", found[k].stored, found[k].width, first.stored, first.width
-        )
-        if found[k].names != first.names:
-            raise ValueError(
-                f"{source.name_of(k)}: X has the columns {found[k].names}, and another part has "
-                f"{first.names}: give all parts the same columns, in the same order"
-            )
         if found[k].has_offset != source.has_offset:
             raise ValueError(
                 f"{source.name_of(k)}: there is no offset, and another part has one: give the "
                 "offset of all rows"
             )
-    stored, width = first.stored or np.dtype(np.float64), first.width
-    _set_columns(estimator, width, first.names)
+    (kind,) = source.call(_kind, name, only=there[0])
+    width = kind.width
+    _set_columns(estimator, width, kind.names)
     total = check_total(float(sum(look.total for look in found)), int(sizes.sum()))
-    recipe = FarRecipe(name, sizes, stored, width, total)
+    recipe = FarRecipe(name, sizes, kind, total)
     classes = _NO_CLASSES
     if loss is None:
         recipe = _with_classes(recipe, [found[k] for k in there], class_weight)
@@ -191,16 +214,16 @@ def far_data(
         classes = recipe.classes
     else:
         loss.check_target(np.array([max(found[k].largest for k in there)]), None)
-    exact = np.can_cast(stored, np.float32)
+    exact = np.can_cast(kind.stored, np.float32)
     shape = int(sizes.sum()), width
     is_large = shape[0] * (width + 1) > constants.SMALL_DATA
-    if first.is_sparse and width > constants.MOST_WEIGHTS and is_large:
+    if kind.is_sparse and width > constants.MOST_WEIGHTS and is_large:
         raise ValueError(
             f"X is sparse with {width:,} columns in other processes, where up to "
             f"{constants.MOST_WEIGHTS:,} are possible: give its rows to one process as a CSR matrix"
         )
     rows = RemoteRows(shape, np.dtype(np.float32 if exact else np.float64))
-    features = FarFeatures(source, recipe, rows, stored)
+    features = FarFeatures(source, recipe, rows, kind.stored)
     offset = np.ones(1) if source.has_offset else None
     return Checked(features, np.empty(0), None, offset, recipe.total, classes)
 
@@ -229,18 +252,10 @@ def _with_classes(recipe: FarRecipe, found: list[_Look], class_weight: Any) -> F
 
 
 def _look(part: Part, name: str, loss: Loss | None) -> _Look:
-    """Check a part, and return what is known of it. Its features are converted."""
-    stored, width, names, is_sparse = None, 0, None, False
-    given = part.features
+    """Check the targets, weights and offsets of a part, and return what is known of it."""
+    given = part.target if part.features is None else part.features
     n = given.shape[0] if hasattr(given, "shape") else len(given)
-    if n:
-        estimator = _named(name)
-        part.features = check_features(estimator, part.features, reset=True)
-        names = list(getattr(estimator, "feature_names_in_", [])) or None
-        stored, width = part.features.dtype, part.features.shape[1]
-        is_sparse = issparse(part.features)
-    version = str(sys.modules["provenglm"].__version__)
-    kind = stored, width, names, is_sparse, part.offset is not None, version
+    kind = part.offset is not None, str(sys.modules["provenglm"].__version__)
     if not n:
         return _Look(0, 0.0, 0.0, None, None, *kind)
     weight = check_weights(part.weight, n)
@@ -266,28 +281,35 @@ def _named(name: str) -> BaseEstimator:
     return estimator
 
 
-def _rows(name: str, features: Any) -> tuple[Rows, np.dtype[Any]]:
-    """Return the rows of a part and the dtype of its features. Blocks of sparse rows are dense."""
-    if isinstance(features, Chunks):
-        return DiskRows(parts_in(features)), features.dtype
-    if not isinstance(features, np.ndarray):
-        features = check_features(_named(name), features, reset=True)
-    rows: Rows = DiskRows([CsrPart(features)]) if issparse(features) else DenseRows(features)
-    return rows, features.dtype
+def _kind(part: Part, name: str) -> Kind:
+    """Return the kind of a part's features."""
+    return _checked(name, part.features)[1]
 
 
-def _check_like(
-    name: str, stored: object, width: int, other_dtype: object, other_width: int
-) -> None:
-    if width != other_width:
+def _checked(name: str, given: Any) -> tuple[Any, Kind]:
+    """Return features as an array, a CSR matrix or Chunks, checked, and their kind."""
+    estimator = _named(name)
+    features: Any = check_features(estimator, given, reset=True)
+    names = list(getattr(estimator, "feature_names_in_", [])) or None
+    return features, Kind(features.dtype, features.shape[1], issparse(features), names)
+
+
+def _check_like(kind: Kind, other: Kind) -> None:
+    """Raise a ValueError if the features of a part are not like those of another one."""
+    if kind.width != other.width:
         raise ValueError(
-            f"{name} has {width} columns, and another part has {other_width}: give all parts "
-            "the same columns"
+            f"X has {kind.width} columns, and another part has {other.width}: give all parts the "
+            "same columns"
         )
-    if stored != other_dtype:
+    if kind.stored != other.stored:
         raise ValueError(
-            f"{name} is of {stored}, and another part is of {other_dtype}: convert all parts to "
+            f"X is of {kind.stored}, and another part is of {other.stored}: convert all parts to "
             "one dtype"
+        )
+    if kind.names != other.names:
+        raise ValueError(
+            f"X has the columns {kind.names}, and another part has {other.names}: give all parts "
+            "the same columns, in the same order"
         )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.random import RandomState
 from sklearn.base import RegressorMixin
 
-from provenglm.api.base import Start, all_or_nothing
+from provenglm.api.base import Start, all_or_nothing, lazy_for_dask
 from provenglm.api.far_data import Checked, far_data
+from provenglm.api.far_score import far_deviance
 from provenglm.api.inference import DataOfFit, InferenceMixin
 from provenglm.api.keywords import FOR_REGRESSOR
 from provenglm.api.validation import (
@@ -27,6 +28,7 @@ from provenglm.model.losses import Huber, Loss, Poisson, ScalarLoss, Squared, ex
 from provenglm.model.problem import Problem
 from provenglm.model.solution import Settings, Solution
 from provenglm.model.tweedie import Gamma, Tweedie
+from provenglm.rows.dask_rows import DaskRows, is_dask
 from provenglm.rows.disk_checks import joined
 from provenglm.rows.far_parts import Source
 from provenglm.rows.mpi import Distributed
@@ -175,8 +177,11 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
         alpha = check_finite("alpha", self.alpha, "strength of the penalty; 0 for no penalty", 0)
         l1_ratio = self._checked_l1_ratio()
         check_smooth(loss, l1_ratio)
-        if isinstance(X, Source):
+        if is_dask(X) or isinstance(X, Source):
             _check_far(loss)
+        if is_dask(X):
+            X = DaskRows(X, y, sample_weight, offset)
+        if isinstance(X, Source):
             data = far_data(self, X, loss)
         else:
             data = self._checked(X, y, sample_weight, offset, loss)
@@ -213,6 +218,7 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
         total = float(len(target)) if weight is None else float(weight.sum())
         return Checked(features, target, weight, given, total)
 
+    @lazy_for_dask
     def predict(self, X: object, offset: object = None) -> NumPyArray:
         """Return the predicted mean of each sample, of shape (n,), in float64.
 
@@ -244,6 +250,8 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
         offset : array-like of shape (n,), optional
             As in `predict`.
         """
+        if is_dask(X):
+            return far_deviance(self, DaskRows(X, y, sample_weight, offset))
         from sklearn.metrics import r2_score  # this import takes 60 ms
 
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)

@@ -25,6 +25,7 @@ from provenglm import constants
 from provenglm.model.losses import Loss
 from provenglm.rows import csr_checks, disk_checks, non_numeric
 from provenglm.rows.chunks import Chunks
+from provenglm.rows.dask_rows import is_dask
 from provenglm.rows.disk import on_disk
 from provenglm.rows.far_parts import Data, Source
 from provenglm.rows.mpi import Distributed
@@ -103,6 +104,11 @@ def check_features(estimator: BaseEstimator, X: object, *, reset: bool) -> Data:
         raise TypeError(
             f"X has rows of other processes, which only the fit of GLMClassifier and GLMRegressor "
             f"takes: give {name} rows of this process here"
+        )
+    if is_dask(X):
+        raise TypeError(
+            f"X is a Dask collection, which only fit, score and predictions of GLMClassifier and "
+            f"GLMRegressor take: give {name} rows of this process here, such as X.compute()"
         )
     if isinstance(X, Chunks) and X.is_sparse:
         X = X.stacked()

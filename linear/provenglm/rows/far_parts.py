@@ -7,9 +7,11 @@ a part, there. So this process needs neither features nor targets.
 from __future__ import annotations
 
 import pickle
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -30,7 +32,9 @@ class Part:
     index : int
         The number of the part.
     features, target, weight, offset : object
-        Of these rows.
+        Of these rows. If a call needs no features, they may be None.
+    is_checked : bool
+        Whether an earlier call has checked the features.
     table : Table, optional
         What a recipe has made of them.
     """
@@ -40,6 +44,7 @@ class Part:
     target: Any
     weight: Any = None
     offset: Any = None
+    is_checked: bool = False
     table: Table | None = None
 
 
@@ -66,39 +71,71 @@ class Source(ABC):
     """Parts of rows in other processes."""
 
     has_offset: bool
+    notice: Callable[[str], None] | None = None
+    """Shows a line after each call, if it is set."""
+    rounds = 0
 
     @abstractmethod
-    def run(self, function: Callable[..., Any], *small: Any) -> list[Any]:
+    def run(
+        self,
+        function: Callable[..., Any],
+        *small: Any,
+        reads: bool = True,
+        only: int | None = None,
+    ) -> list[Any]:
         """Return the results, or failures, of a function of each `Part`, in their order.
 
         Parameters
         ----------
         function : callable
-            A function of a module. Its name may be shown to users.
+            A function of a module.
         *small
             Further arguments, which are pickled.
+        reads : bool
+            Whether the function needs features. Without them ``part.features`` may be None.
+        only : int, optional
+            The only part for which the function is called.
         """
 
     @abstractmethod
     def name_of(self, index: int) -> str:
         """Return how a message calls a part."""
 
-    def call(self, function: Callable[..., Any], *small: Any) -> list[Any]:
-        """Return the results of a function of each `Part`, in their order.
+    def call(
+        self,
+        function: Callable[..., Any],
+        *small: Any,
+        reads: bool = True,
+        only: int | None = None,
+    ) -> list[Any]:
+        """Return the results of a function of each `Part`, in their order; see `run`.
 
         Raises
         ------
         Exception
             That of the first part for which the function failed; its message names the part.
         """
-        found = self.run(function, *small)
-        for index, result in enumerate(found):
+        began = time.perf_counter()
+        found = self.run(function, *small, reads=reads, only=only)
+        self.rounds += 1
+        if self.notice is not None:
+            self.notice(
+                f"round {self.rounds} ({name_of_call(function, small)}): {len(found)} parts, "
+                f"{time.perf_counter() - began:.2f} s"
+            )
+        for place, result in enumerate(found):
             if isinstance(result, Failure):
-                kind, name = type(result.error), self.name_of(index)
+                kind, name = type(result.error), self.name_of(place if only is None else only)
                 if kind not in (TypeError, ValueError):
                     raise RuntimeError(f"{name}: {result.error!r}") from result.error
                 raise kind(f"{name}: {result.error}") from result.error
         return found
+
+
+def name_of_call(function: Callable[..., Any], small: tuple[Any, ...]) -> str:
+    """Return what a call computes, in words with hyphens: the name of the innermost function."""
+    inner = [value for value in (function, *small) if isfunction(value)][-1]
+    return inner.__name__.strip("_").replace("_", "-")
 
 
 def guarded(function: Callable[..., Any], part: Part, *small: Any) -> Any:
@@ -161,9 +198,9 @@ class _PartsTable(RemoteTable):
         super().__init__(features.rows, workers, features.source.has_offset)
         self._features = features
 
-    def run(self, function: Callable[..., Any], *small: Any) -> list[Any]:
+    def run(self, function: Callable[..., Any], *small: Any, reads: bool = True) -> list[Any]:
         source, recipe = self._features.source, self._features.recipe
-        found = source.call(call_with_table, recipe, function, *small)
+        found = source.call(call_with_table, recipe, function, *small, reads=reads)
         return [result for result, n in zip(found, recipe.sizes, strict=True) if n]
 
 

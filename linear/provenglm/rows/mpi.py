@@ -103,9 +103,15 @@ class _Ranks(Source):
         for k, part in enumerate(self._parts):
             part.index = sum(counts[: comm.Get_rank()]) + k
 
-    def run(self, function: Callable[..., Any], *small: Any) -> list[Any]:
-        self._comm.bcast((function, small))
-        return [result for found in self._answer(function, small) for result in found]
+    def run(
+        self,
+        function: Callable[..., Any],
+        *small: Any,
+        reads: bool = True,
+        only: int | None = None,
+    ) -> list[Any]:
+        self._comm.bcast((function, small, only))
+        return [result for found in self._answer(function, small, only) for result in found]
 
     def serve(self) -> None:
         """Answer rank 0 until it is done."""
@@ -118,8 +124,11 @@ class _Ranks(Source):
         alone = np.count_nonzero(self._ranks == rank) == 1
         return f"rank {rank}" if alone else f"rank {rank}, chunk {chunk}"
 
-    def _answer(self, function: Callable[..., Any], small: tuple[Any, ...]) -> Any:
-        found = [self._failure or guarded(function, part, *small) for part in self._parts]
+    def _answer(
+        self, function: Callable[..., Any], small: tuple[Any, ...], only: int | None
+    ) -> Any:
+        asked = [part for part in self._parts if only in (None, part.index)]
+        found = [self._failure or guarded(function, part, *small) for part in asked]
         return self._comm.gather(found)
 
 

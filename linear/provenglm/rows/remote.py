@@ -67,7 +67,7 @@ class RemoteTable(CachedSums, ABC):
         self._known: dict[Any, Any] = {}
 
     @abstractmethod
-    def run(self, function: Callable[..., Any], *small: Any) -> list[Any]:
+    def run(self, function: Callable[..., Any], *small: Any, reads: bool = True) -> list[Any]:
         """Call a function for the `Table` of each part; return the results in order.
 
         Parameters
@@ -77,6 +77,8 @@ class RemoteTable(CachedSums, ABC):
             of a part.
         *small
             Further arguments. They are pickled.
+        reads : bool
+            Whether the function needs features, and not only their shape.
         """
 
     @property
@@ -95,9 +97,10 @@ class RemoteTable(CachedSums, ABC):
         """The number of rows of each block, which depends on the dtype."""
         key = _sizes, self._is_precise
         if key not in self._known:
-            self._known[key] = [size for sizes in self.run(*key) for size in sizes]
-        found: list[int] = self._known[key]
-        return found
+            found = self.run(*key, reads=False)
+            self._known[key] = [size for sizes in found for size in sizes]
+        known: list[int] = self._known[key]
+        return known
 
     def sum(
         self,
@@ -109,7 +112,8 @@ class RemoteTable(CachedSums, ABC):
     ) -> Any:
         """Return the sum of a function's results for all blocks; see `Table.sum`."""
         assert kept is None
-        return _tree(self.run(_sum, self._is_precise, function, small, at, reads))
+        given = self._is_precise, function, small, at, reads
+        return _tree(self.run(_sum, *given, reads=reads or at is not None))
 
     def gathered(self, indices: NumPyArray, extra: int = 0) -> NumPyArray:
         """Return rows by their indices, dense and in float64, with `extra` unset columns."""
@@ -128,7 +132,7 @@ class RemoteTable(CachedSums, ABC):
 
     def row_data(self, indices: NumPyArray) -> tuple[NumPyArray, NumPyArray, NumPyArray | None]:
         """Return targets, shares and offsets of rows by their indices."""
-        found = self.run(_row_data, indices)
+        found = self.run(_row_data, indices, reads=False)
         order = np.argsort(np.concatenate([places for places, _ in found]), kind="stable")
         target, share, offset = zip(*(values for _, values in found), strict=True)
         offsets = np.concatenate(offset)[order] if self.has_offset else None
