@@ -117,8 +117,11 @@ evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that ar
 
 bench-linear bench-large bench-lasso bench-convex bench-resnet bench-communication: .venv/peers.installed
 
-$(filter-out bench-lasso,$(BENCHMARKS)): bench-%: .venv/dev.installed
+$(filter-out bench-lasso bench-sparse,$(BENCHMARKS)): bench-%: .venv/dev.installed
 	$(BIN)/python benchmarks/$*.py --out docs/benchmarks/$*.md
+
+bench-sparse: .venv/dev.installed  # sparse is the name of a package that Dask looks for
+	$(BIN)/python benchmarks/row_sparse.py --out docs/benchmarks/sparse.md
 
 bench-lasso:  # in one process with its peers
 	PYTHONPATH=linear .venv/peers/bin/python benchmarks/lasso.py --out docs/benchmarks/lasso.md

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from far_cases import Alone
 from provenglm import Distributed, GLMClassifier, GLMClassifierCV
 
 PROGRAM = Path(__file__).with_name("mpi_fit.py")
@@ -78,24 +79,6 @@ def test_a_fault_is_one_message_on_all_ranks(ranks):
 @pytest.mark.full
 def test_small_data_are_solved_in_one_process():
     assert run("small", 2) == {"solver": "newton-cholesky"}
-
-
-class Alone:
-    """A communicator of one rank."""
-
-    def Get_rank(self):
-        return 0
-
-    def Get_size(self):
-        return 1
-
-    def bcast(self, value):
-        return value
-
-    def gather(self, value):
-        return [value]
-
-    allgather = gather
 
 
 def some_rows():

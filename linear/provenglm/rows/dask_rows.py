@@ -7,7 +7,9 @@ hold nothing that Dask cannot compute again, so a call gives the same bits after
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple, NoReturn
@@ -133,9 +135,11 @@ class DaskRows(Source):
             [lowered[name][k] if name in lowered else given for name, given in targets.items()]
             for k in range(len(self._features))
         ]
-        self._targets = self._held(each)
+        with self._connected():
+            self._targets = self._held(each)
 
     def name_of(self, index: int) -> str:
+        """Return how a message calls a partition."""
         return f"partition {index}"
 
     def run(
@@ -145,14 +149,22 @@ class DaskRows(Source):
         reads: bool = True,
         only: int | None = None,
     ) -> list[Any]:
+        """Return the results, or failures, of a function of each partition; see `Source.run`.
+
+        Raises
+        ------
+        RuntimeError
+            If a partition cannot be read, workers die or are paused, or the scheduler is gone.
+        """
         call = _Call(function, small, self._are_checked)
-        name = f"provenglm-{name_of_call(function, small)}-{uuid.uuid4().hex}"
+        name = f"provenglm_{name_of_call(function, small)}-{uuid.uuid4().hex}"
         indices = list(range(len(self._targets))) if only is None else [only]
         found = None
-        if self._client is not None and only is None and (self._are_features_held or not reads):
-            found = self._run_groups(name, call, reads)
-        if found is None:
-            found = self._run_each(name, call, reads, indices)
+        with self._connected():
+            if self._client is not None and only is None and (self._are_features_held or not reads):
+                found = self._run_groups(name, call, reads)
+            if found is None:
+                found = self._run_each(name, call, reads, indices)
         self._are_checked = self._are_checked or (reads and only is None)
         return found
 
@@ -213,7 +225,7 @@ class DaskRows(Source):
 
     def _held(self, each: list[list[Any]]) -> list[_Partition]:
         """Return y, weights and offsets of all partitions, which are computed and kept."""
-        name = f"provenglm-targets-{uuid.uuid4().hex}"
+        name = f"provenglm_targets-{uuid.uuid4().hex}"
         graph: dict[Any, Any] = {}
         for k, given in enumerate(each):
             for one in given:
@@ -228,7 +240,7 @@ class DaskRows(Source):
         return [_Partition(key, {}, {key: one}) for key, one in zip(keys, values, strict=True)]
 
     def _computed(self, graph: dict[Any, Any], keys: list[Any], indices: list[int]) -> list[Any]:
-        """Return the values of tasks; raise a RuntimeError that names the partition if one fails."""
+        """Return the values of tasks, one for each of some partitions."""
         if self._client is not None:
             futures = self._client.get(graph, keys, sync=False)
             self._wait(futures)
@@ -250,19 +262,35 @@ class DaskRows(Source):
         """Raise a RuntimeError that says why there is no result for a partition."""
         from distributed import KilledWorker
 
-        name, error = self.name_of(index), future.exception()
+        name = self.name_of(index)
         if future.status in ("cancelled", "lost"):
+            if self._client.status != "running":
+                raise ConnectionError
             raise RuntimeError(
-                f"{name} was lost with its worker, and Dask cannot compute it again, because it "
-                "was scattered: give data that the workers read themselves"
+                f"{name} was cancelled, or lost with its worker, and Dask cannot compute it again "
+                "if it was scattered: give data that the workers read themselves"
             )
+        error = future.exception()
         if isinstance(error, KilledWorker):
             raise RuntimeError(
-                f"{name}: {error.allowed_failures + 1} workers died while they computed it, "
-                "probably because it needs more memory than they have: give smaller partitions, "
-                "or workers with more memory"
+                f"{name} cannot be computed, because a worker died in each of "
+                f"{error.allowed_failures + 1} attempts, probably for lack of memory: give smaller "
+                "partitions, or workers with more memory"
             ) from error
         raise RuntimeError(f"{name} cannot be read: {error!r}") from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Raise a RuntimeError instead of an OSError if the connection is lost."""
+        try:
+            yield
+        except OSError as error:
+            if self._client is None or self._client.status == "running":
+                raise
+            raise RuntimeError(
+                f"the connection to Dask's scheduler {self._client.scheduler.address} was lost in "
+                f"round {self.rounds + 1}: connect a new Client, and fit again"
+            ) from error
 
     def _wait(self, futures: list[Any]) -> None:
         """Wait until all futures are done, without raising their errors.
@@ -271,6 +299,11 @@ class DaskRows(Source):
         ------
         RuntimeError
             If all workers are paused because their memory is full.
+
+        Warns
+        -----
+        UserWarning
+            If there are no workers.
         """
         from distributed import CancelledError, wait
 
@@ -283,15 +316,25 @@ class DaskRows(Source):
                 return
             except TimeoutError:
                 before, count = count, sum(future.done() for future in futures)
-                workers = self._client.scheduler_info()["workers"].values()
-                paused = [worker["status"] == "paused" for worker in workers]
-                if count == before and paused and all(paused):
-                    least = min(worker["memory_limit"] for worker in workers) / 2**20
-                    raise RuntimeError(
-                        f"all {len(paused)} workers are paused, because they use most of their "
-                        f"memory (the limit is {least:,.0f} MiB): give smaller partitions, or "
-                        "workers with more memory"
-                    ) from None
+                if count == before:
+                    self._check_workers()
+
+    def _check_workers(self) -> None:
+        """Raise or warn if no task can be computed."""
+        workers = list(self._client.scheduler_info()["workers"].values())
+        if not workers:
+            warnings.warn(
+                f"Dask's scheduler {self._client.scheduler.address} has no workers: the fit waits "
+                "until there are some",
+                stacklevel=2,
+            )
+        elif all(worker["status"] == "paused" for worker in workers):
+            least = min(worker["memory_limit"] for worker in workers) / 2**20
+            raise RuntimeError(
+                f"all {len(workers)} workers are paused, because they use most of their memory "
+                f"(the limit is {least:,.0f} MiB): give smaller partitions, or workers with more "
+                "memory"
+            )
 
 
 def _check_types(X: Any, targets: dict[str, Any]) -> None:
@@ -419,7 +462,7 @@ def mapped(function: Callable[..., Any], X: Any, offset: Any, empty: NumPyArray)
 def _delayed(one: Any) -> list[Any]:
     """Return the partitions along the rows."""
     if not hasattr(one, "chunks"):
-        return list(one.to_delayed())
+        return list(one.simplify().to_delayed(optimize_graph=False))
     return list(_whole_rows(one).to_delayed().ravel())
 
 

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import isfunction
+from inspect import isroutine
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -133,9 +133,9 @@ class Source(ABC):
 
 
 def name_of_call(function: Callable[..., Any], small: tuple[Any, ...]) -> str:
-    """Return what a call computes, in words with hyphens: the name of the innermost function."""
-    inner = [value for value in (function, *small) if isfunction(value)][-1]
-    return inner.__name__.strip("_").replace("_", "-")
+    """Return what a call computes: the name of the innermost function."""
+    inner = [value for value in (function, *small) if isroutine(value)][-1]
+    return inner.__name__.strip("_")
 
 
 def guarded(function: Callable[..., Any], part: Part, *small: Any) -> Any:
