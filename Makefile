@@ -15,7 +15,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 	tests/checkpoint/test_version_0_8.py tests/deploy/test_export.py tests/reporting/test_history_handler.py \
 	tests/linear tests/reporting/test_versions.py
 
-BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder
+BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder bench-cluster
 
 .PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions bench-constants soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
 
@@ -115,13 +115,16 @@ evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that ar
 # One at a time, whatever -j says: each of them wants all cores.
 .NOTPARALLEL:
 
-bench-linear bench-large bench-lasso bench-convex bench-resnet bench-communication: .venv/peers.installed
+bench-linear bench-large bench-lasso bench-convex bench-resnet bench-communication bench-cluster: .venv/peers.installed
 
-$(filter-out bench-lasso bench-sparse,$(BENCHMARKS)): bench-%: .venv/dev.installed
+$(filter-out bench-lasso bench-sparse bench-cluster,$(BENCHMARKS)): bench-%: .venv/dev.installed
 	$(BIN)/python benchmarks/$*.py --out docs/benchmarks/$*.md
 
 bench-sparse: .venv/dev.installed  # sparse is the name of a package that Dask looks for
 	$(BIN)/python benchmarks/row_sparse.py --out docs/benchmarks/sparse.md
+
+bench-cluster:  # in one process with dask-ml
+	PYTHONPATH=linear .venv/peers/bin/python benchmarks/cluster.py --out docs/benchmarks/cluster.md
 
 bench-lasso:  # in one process with its peers
 	PYTHONPATH=linear .venv/peers/bin/python benchmarks/lasso.py --out docs/benchmarks/lasso.md

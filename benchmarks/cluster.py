@@ -194,19 +194,21 @@ def beside_dask_ml(options: Any) -> str:
                 )
             gap = "" if model is None else objective.gap(model)
             lines.append((f"dask-ml, {solver}", "", *cells, gap))
+    header = ["solver", "rounds", "with X", "largest sum, bytes", "sample, MB", "proven gap"]
+    costs = ["solver", "rounds", "seconds", "tasks", "CPU seconds", "gap"]
     return f"""\
-Random data of the shape of covtype, {ROWS:,} x {COLUMNS} in float64, {PARTS} partitions, persisted on
-two workers with one thread each; two classes, C = 1. A round is a call for all partitions; some need
-X, the others y alone. The bytes are those of the pickled results that reach the head.
+Random data of the shape of covtype, {ROWS:,} x {COLUMNS} in float64, {PARTS} partitions, persisted
+on two workers with one thread each; two classes, C = 1. A round is a call for all partitions; some
+need X, the others y alone. The bytes are those of the pickled results of a partition.
 {report.provenance("bench-cluster", PACKAGES)}
 
-{report.markdown_table(["solver", "rounds", "with X", "largest sum of a partition, bytes", "sample, MB", "proven gap"], shapes)}
+{report.markdown_table(header, shapes)}
 
 The same data and workers; CPU seconds of the workers and of the head; the gap is that of our
 objective, (F - F*) / (F0 - F*). dask-ml penalises standardised coefficients and the intercept
 (newton nothing), so its gap is not 0 at its own optimum.
 
-{report.markdown_table(["solver", "rounds", "seconds", "tasks", "CPU seconds", "gap"], lines)}"""
+{report.markdown_table(costs, lines)}"""
 
 
 def conditions(_: Any) -> str:
@@ -226,11 +228,12 @@ def conditions(_: Any) -> str:
         gaps = objective.proven(model), objective.gap(model)
         condition = np.linalg.cond(X)
         lines.append((f"{condition:,.0f}", rounds.reads, len(rounds.all), *gaps))
+    header = ["condition", "rounds with X", "all rounds", "proven gap", "true gap"]
     return f"""\
 {n:,} x {p}, standardised, with geometric singular values; `tol=1e-6`.
 {report.provenance("bench-cluster", PACKAGES)}
 
-{report.markdown_table(["condition", "rounds with X", "all rounds", "proven gap", "true gap"], lines)}"""
+{report.markdown_table(header, lines)}"""
 
 
 def slowed(block: np.ndarray) -> np.ndarray:
@@ -265,12 +268,13 @@ def kills(options: Any) -> str:
     lines = [
         (options.kills, killed, errors, len(bits), report.spread(seconds), f"{max(seconds):.1f}")
     ]
+    header = ["fits", "killed within the fit", "errors", "different results", "seconds", "longest"]
     return f"""\
-200,000 x {COLUMNS} in {PARTS} partitions, lazy and persisted in turn, on three workers; one of them is
+200,000 x {COLUMNS} in {PARTS} partitions, lazy and persisted in turn, on three workers; one is
 killed by SIGKILL at a random moment of the first two seconds.
 {report.provenance("bench-cluster", PACKAGES)}
 
-{report.markdown_table(["fits", "killed within the fit", "errors", "different results", "seconds (quartiles)", "longest"], lines)}"""
+{report.markdown_table(header, lines)}"""
 
 
 def _peak() -> int:
@@ -280,7 +284,7 @@ def _peak() -> int:
 
 
 def parquet(_: Any) -> str:
-    files, n, p, limit = 32, 200_000, 64, 700
+    files, n, p, limit = 32, 200_000, 64, 800
     rng = np.random.default_rng(0)
     weights = rng.normal(size=p) / 4
     with tempfile.TemporaryDirectory() as folder:

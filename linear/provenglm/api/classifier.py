@@ -181,13 +181,13 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, sparse matrix, Chunks or Distributed of shape (n, p)
+        X : array-like, sparse matrix, Chunks, Distributed or Dask collection of shape (n, p)
             Numbers or booleans of any dtype and memory order. `X` is not changed, and not copied as
             a whole if it has more than eight million numbers. Of SciPy's sparse matrices and
             arrays, CSR of float32 or float64 is used as it is. Other formats, integers, and CSR
             with unsorted or duplicate entries (which are summed) are copied once. Memory maps and
             :class:`Chunks` are read in blocks, several times. Rows of other
-            processes are given by :class:`Distributed`.
+            processes are given by :class:`Distributed`, or by a dask.array or dask.dataframe.
         y : array-like of shape (n,)
             Labels: integers, booleans or strings. For Chunks, `y` and `sample_weight` may be lists
             of arrays, one per chunk.

@@ -142,7 +142,7 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, sparse matrix, Chunks or Distributed of shape (n, p)
+        X : array-like, sparse matrix, Chunks, Distributed or Dask collection of shape (n, p)
             As in :meth:`GLMClassifier.fit`.
         y : array-like of shape (n,)
             Finite numbers. For Poisson's and Tweedie's loss they must not be negative, and not all

@@ -89,9 +89,10 @@ class DaskRows(Source):
     """The partitions of X with those of y, sample_weight and offset.
 
     Targets, weights and offsets are computed once and stay in the memory of the cluster. If X is
-    not persisted, each call that needs features computes X again, with one task per partition. If X
-    is persisted, each thread of a worker gets one task for several partitions that the worker has.
-    Without a client, Dask's own scheduler runs everything on this machine.
+    not persisted, each call that needs features computes X again, with one task per partition if
+    partitions have no tasks in common. If X is persisted, each thread of a worker gets one task for
+    several partitions that the worker has. Without a client, Dask's own scheduler runs everything
+    on this machine.
 
     Parameters
     ----------
@@ -130,7 +131,9 @@ class DaskRows(Source):
         self.has_offset = offset is not None
         self._are_checked = False
         self._groups: dict[bool, _Groups] = {}
-        self._are_features_held = self._client is not None and _are_held(self._features)
+        self._are_separate = _are_separate(self._features)
+        is_there = self._client is not None and self._are_separate
+        self._are_features_held = is_there and _are_held(self._features)
         each = [
             [lowered[name][k] if name in lowered else given for name, given in targets.items()]
             for k in range(len(self._features))
@@ -173,10 +176,19 @@ class DaskRows(Source):
         graph: dict[Any, Any] = {f"{name}-call": call}
         keys = [(name, k) for k in indices]
         for key, k in zip(keys, indices, strict=True):
-            features, targets = self._features[k] if reads else None, self._targets[k]
-            for one in (features, targets):
-                graph.update({} if one is None else {**one.tasks, **one.held})
-            graph[key] = _answer, f"{name}-call", features and features.key, targets.key
+            targets, task, needs = self._targets[k], None, []
+            graph.update(targets.held)
+            if reads:
+                features = self._features[k]
+                graph.update(features.held)
+                if self._are_separate:
+                    # In one task, so that rows that wait for a call do not fill the memory.
+                    needs = list(features.held)
+                    task = _Tasks(features.key, features.tasks, needs)
+                else:
+                    graph.update(features.tasks)
+                    needs = [features.key]
+            graph[key] = _answer, f"{name}-call", task, needs, targets.key
         return self._computed(graph, keys, indices)
 
     def _run_groups(self, name: str, call: _Call, reads: bool) -> list[Any] | None:
@@ -186,11 +198,11 @@ class DaskRows(Source):
         for number, group in enumerate(groups.indices):
             given = []
             for k in group:
-                features, (target,) = None, self._targets[k].held.values()
+                task, needs, (target,) = None, [], self._targets[k].held.values()
                 if reads:
                     key, tasks, held = self._features[k]
-                    features = _Tasks(key, tasks, list(held)), list(held.values())
-                given.append((features, target))
+                    task, needs = _Tasks(key, tasks, list(held)), list(held.values())
+                given.append((task, needs, target))
             futures.append(self._client.submit(_answers, call, given, key=f"{name}-{number}"))
         self._wait(futures)
         if any(future.status != "finished" for future in futures):
@@ -391,32 +403,31 @@ def _is_future(task: Any) -> bool:
     return type(task).__module__.partition(".")[0] == "distributed" and hasattr(task, "client")
 
 
+def _are_separate(partitions: list[_Partition]) -> bool:
+    """Return whether no task belongs to two partitions."""
+    names = [name for partition in partitions for name in partition.tasks]
+    return len(names) == len(set(names))
+
+
 def _are_held(partitions: list[_Partition]) -> bool:
-    """Return whether partitions need no more than values that workers have, each its own."""
+    """Return whether partitions need no more than futures."""
     from dask.core import get_dependencies
 
-    seen: set[Any] = set()
-    for _, tasks, held in partitions:
-        for name in tasks:
-            if name in seen or not get_dependencies({**tasks, **held}, name):
-                return False
-        seen.update(tasks)
-        if not held:
-            return False
-    return True
+    return all(
+        held and all(get_dependencies({**tasks, **held}, name) for name in tasks)
+        for _, tasks, held in partitions
+    )
 
 
-def _answer(call: _Call, features: Any, targets: Part) -> Any:
-    return call.answer(features, targets)
+def _answer(call: _Call, task: _Tasks | None, needs: list[Any], targets: Part) -> Any:
+    """Return the result for a partition; `needs` is the partition itself if there is no task."""
+    features = needs[0] if needs else None
+    return call.answer(features if task is None else task.computed(needs), targets)
 
 
 def _answers(call: _Call, given: list[Any]) -> list[Any]:
     """Return the results of several partitions, one after the other."""
-    found = []
-    for features, targets in given:
-        rows = None if features is None else features[0].computed(features[1])
-        found.append(call.answer(rows, targets))
-    return found
+    return [_answer(call, *one) for one in given]
 
 
 def mapped(function: Callable[..., Any], X: Any, offset: Any, empty: NumPyArray) -> Any:
