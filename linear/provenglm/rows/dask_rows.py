@@ -275,7 +275,7 @@ class DaskRows(Source):
         from distributed import KilledWorker
 
         name = self.name_of(index)
-        if future.status in ("cancelled", "lost"):
+        if future.status == "cancelled":
             if self._client.status != "running":
                 raise ConnectionError
             raise RuntimeError(
@@ -297,7 +297,7 @@ class DaskRows(Source):
         try:
             yield
         except OSError as error:
-            if self._client is None or self._client.status == "running":
+            if self._client is None:
                 raise
             raise RuntimeError(
                 f"the connection to Dask's scheduler {self._client.scheduler.address} was lost in "
@@ -323,7 +323,9 @@ class DaskRows(Source):
         while True:
             try:
                 wait(futures, timeout=_STALL_SECONDS)
-                return
+                # A result is lost for a while if its worker dies; then it is computed again.
+                if not any(future.status in ("pending", "lost") for future in futures):
+                    return
             except CancelledError:
                 return
             except TimeoutError:
