@@ -75,7 +75,7 @@ def _deviances(part: Part, estimator: Any, mean: float) -> NumPyArray:
         return np.array([*(weight @ one for one in each), weight @ np.square(target)])
     loss.check_target(np.append(target, 1.0), None)
     null = np.full(len(target), np.log(mean))
-    size = np.abs(loss.value(null, target)) + loss.fisher(null)
+    size = np.abs(loss.value_at(null, target)) + loss.fisher(null)
     each = loss.deviance(scores, target), loss.deviance(null, target)
     return np.array([*(max(float(weight @ one), 0.0) for one in each), weight @ size])
 
