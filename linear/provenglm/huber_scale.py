@@ -317,6 +317,23 @@ def joint_objective(
     return scale / 2 + mean + problem.l2 / 2 * float(np.vdot(coef, coef))
 
 
+def _gap(objective: float, bound: float, error: float, scale: float, epsilon: float) -> float:
+    """Return F minus a lower bound, plus the effect of errors of the scores: see `duality`.
+
+    The slope of a loss is at most epsilon, and its second derivative at most 1 / sigma.
+
+    Parameters
+    ----------
+    error : float
+        The root mean square of the errors.
+    scale : float
+        The scale for F, sigma.
+    """
+    gap = max(objective - bound, 0.0)
+    change = error / math.sqrt(2 * scale) if scale > 0 else math.inf
+    return gap + min(epsilon * error, 2 * math.sqrt(gap) * change + change * change)
+
+
 def weighted_median(values: NumPyArray, weight: NumPyArray | None) -> float:
     """Return the smallest value such that values up to it have at least half of the weight."""
     order = np.argsort(values, kind="stable")
@@ -529,6 +546,7 @@ class _Search:
             coef=coef,
             intercept=intercept,
             scores=scores,
+            score_error=found.score_error * scale,
             decrement=found.decrement * scale,
         )
 
@@ -550,7 +568,7 @@ class _Search:
         z = np.minimum(np.abs(residual) / scale, epsilon)
         slope = (1 - float(np.average(z**2, weights=problem.sample_weight))) / 2
         step = scale if best == 0 else math.exp(following) - scale
-        gap = max(objective - bound, 0.0)
+        gap = _gap(objective, bound, solution.score_error, best, epsilon)
         decrement = min(solution.decrement + abs(slope * step) / 2, gap)
         wanted = self._wanted(objective)
         rounds = _TRIES if wanted >= decrement else 0
@@ -560,7 +578,7 @@ class _Search:
                     problem, solution.coef[:, 0], residual, at, epsilon, self.center, is_perfect
                 )
             bound = self._lower_bound(solution, residual, at)
-            gap = min(gap, max(objective - bound, 0.0))
+            gap = min(gap, _gap(objective, bound, solution.score_error, best, epsilon))
             rounds -= 1
         decrement = min(decrement, gap)
         if self.waiting is not None:

@@ -238,11 +238,10 @@ class Stopping:
             return False
         loss, scaling = self._objective.loss, self._objective.scaling
         weights, intercept = self._user_coefficients(best)[:2]
-        used = scaling.inverse > 0
-        squares = np.square(scaling.center[used]) + np.square(1 / scaling.inverse[used])
         table = self._objective.table
         beside = size_of_scores(table, intercept) if table.has_offset else intercept
-        size = np.sqrt((squares @ np.square(weights[used]) + np.square(beside)).max())
+        terms = np.square(scaling.size()) @ np.square(weights) + np.square(beside)
+        size = np.sqrt(terms.max())
         unit = 1.0
         if not (loss.has_classes or loss.has_logarithm):
             unit = math.sqrt(2 * max(best.snapshot.objective, 0.0))
@@ -348,6 +347,7 @@ class Stopping:
             why=why + best.method.why,
             scores=None if kept is None else kept.scores,
             step=user.step,
+            score_error=self._objective.score_error(best.theta),
             culprit=self._culprit(user, reason),
         )
 

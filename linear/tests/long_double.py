@@ -133,17 +133,19 @@ class LongDouble:
         found = loss + squares + self.l1 @ np.abs(theta).sum(axis=1)
         return found if found == found else LONG(np.inf)
 
-    def rounding(self, theta: np.ndarray) -> float:
-        """Return the error that F may have in float64, in these coordinates."""
+    def rounding(self, theta: np.ndarray, is_centred: bool = True) -> float:
+        """Return the error that F may have in float64, in these coordinates.
+
+        Dense columns are centred before products, if their mean is far beyond a deviation.
+        """
         scores = self.scores(theta)
         one = self
         if isinstance(self.loss, Huber):
             scale = with_best_scale(scores[:, 0] - self.target, self.share, self.loss.epsilon)[1]
             one, scores = self.with_scale(scale), scores / max(scale, LONG(1e-300))
         residual = parts_of_loss(one.loss, scores, one.target)[1]
-        # Columns are centred before they are multiplied, if their mean is far beyond a deviation.
         raw = self.rows[:, :-1] * self.scale + self.center
-        is_near = np.abs(self.center) <= 1e5 * raw.std(axis=0)
+        is_near = (np.abs(self.center) <= 1e5 * raw.std(axis=0)) | (not is_centred)
         beside = np.where(is_near, np.abs(self.center / self.scale), 0) @ np.abs(theta[:-1])
         sizes = np.abs(self.rows) @ np.abs(theta) + beside + np.abs(self.offset)
         moved = self.share @ (np.abs(residual) * sizes).sum(axis=1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from provenglm.model.coordinates import _HEAVY, coordinates
+from provenglm.model.coordinates import _HEAVY, as_they_are, coordinates
 from provenglm.model.losses import Logistic, Softmax, Squared
 from provenglm.model.problem import Problem
 from provenglm.model.solution import MOST_UNPROVEN, Settings, StopReason
@@ -152,9 +152,11 @@ def test_scaled_columns_are_nothing_the_user_sees():
 def test_coordinates(kind):
     problem = make(kind, Squared(), 1, 0)
     table = problem.table(Workers(1))
-    scaling = coordinates(table, True)
+    scaling = coordinates(table, as_they_are(table), True)
     assert (scaling.inverse[:-1] == 1).all()
     assert not scaling.center[:-1].any()
+    size = np.sqrt(np.square(problem.features.toarray()).mean(axis=0))
+    np.testing.assert_allclose(scaling.size(), size, rtol=1e-12)
     assert np.log2(scaling.inverse[-1]) % 1 == 0
     block = problem.features.copy()
     block.data = in_coordinates(block.data, block.indices, scaling)
@@ -170,12 +172,12 @@ def test_coordinates(kind):
 def test_columns_of_one_kind_are_left_alone():
     problem = make("alike", Squared(), 1, 0)
     table = problem.table(Workers(1))
-    scaling = coordinates(table, True)
+    scaling = coordinates(table, as_they_are(table), True)
     assert is_identity(scaling)
     block = problem.features
     assert in_coordinates(block.data, block.indices, scaling) is block.data
     nothing = replace(table, rows=CsrRows(sparse.csr_array((5, 4))), share=np.full(5, 0.2))
-    assert is_identity(coordinates(nothing, True))
+    assert is_identity(coordinates(nothing, as_they_are(nothing), True))
 
 
 def test_features_without_numbers_make_no_warning():

@@ -8,9 +8,18 @@ import pytest
 from linear_oracle import LOSSES, NAMES, Dense, prepared, problem_of
 from long_double import LONG, LongDouble, parts_of_loss
 from provenglm.model.losses import Huber, Poisson, Softmax, Squared
+from provenglm.model.problem import Problem
 from provenglm.model.tweedie import Gamma, Tweedie
-from provenglm.proof.duality import _dual, _terms, duality_gap, gap_of_residuals, known_bound
+from provenglm.proof.duality import (
+    _dual,
+    _duality_gap,
+    _terms,
+    duality_gap,
+    gap_of_residuals,
+    known_bound,
+)
 from provenglm.solve import Settings, solve
+from scipy.sparse import csr_array
 
 MANY = pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 
@@ -175,7 +184,8 @@ def in_long_double(problem, objective):
     weight = problem.sample_weight
     weight = np.ones(len(problem.target)) if weight is None else weight
     counts, share = weight > 0, weight.astype(LONG) / weight.astype(LONG).sum()
-    center, inverse = (np.asarray(x, LONG) for x in vars(objective.scaling).values())
+    scaling = objective.scaling
+    center, inverse = (np.asarray(x, LONG) for x in (scaling.center, scaling.inverse))
     ones = np.full((len(weight), 1), LONG(problem.fit_intercept))
     rows = np.hstack([(problem.features.astype(LONG) - center) * inverse, ones])
     return LongDouble(
@@ -343,3 +353,47 @@ def test_an_objective_of_nan_makes_no_gap_smaller(loss, l1):
         snapshot = objective.snapshot(theta)
         gap = duality_gap(objective, snapshot)
         assert not duality_gap(objective, replace(snapshot, objective=np.nan)) < gap
+
+
+@pytest.mark.parametrize(
+    ("form", "intercept"), [(np.asarray, False), (csr_array, False), (csr_array, True)]
+)
+def test_rounding_of_scores_is_in_the_gap(form, intercept):
+    # Two columns 1e12 deviations from 0 tell the target by a difference, in which products cancel.
+    rng = np.random.default_rng(0)
+    X, best = 1e12 + rng.normal(size=(40, 2)), np.array([[1], [-1]]) / 3
+    y = (X[:, 0] - X[:, 1]) / 3
+    problem = Problem(form(X), y, Squared(), 1e-30, fit_intercept=intercept)
+    objective, _, _ = prepared(problem)
+    dense = LongDouble.of(X, y, None, problem.loss, (problem.l2, 0.0), intercept)
+    least, wrong = float(dense.value(dense.theta_of(best, np.zeros(1)))), 0
+    for near in 1e-2 * rng.normal(size=20):
+        theta = objective.scaling.from_user((1 + near) * best, np.zeros(1))
+        snapshot = objective.snapshot(theta)
+        at = dense.theta_of(*objective.scaling.to_user(theta))
+        distance = float(dense.value(at)) - least
+        wrong += distance > _duality_gap(objective, snapshot, np.inf)
+        assert distance <= duality_gap(objective, snapshot) < 1e-2
+        assert distance <= known_bound(objective, snapshot) < 1e-2
+    assert wrong > 0
+
+
+def test_ordinary_scores_have_next_to_no_rounding_in_the_gap():
+    for loss in LOSSES:
+        problem = problem_of(loss, n=200, p=100, l2=1e-3)
+        solution = solve(problem, Settings(tol=1e-12))
+        assert solution.score_error < 1e-11
+        objective, _, _ = prepared(problem)
+        theta = objective.scaling.from_user(solution.coef, solution.intercept)
+        snapshot = objective.snapshot(theta)
+        bare = _duality_gap(objective, snapshot, np.inf)
+        assert duality_gap(objective, snapshot) - bare < 1e-3 * bare + 1e-20
+
+
+def test_scores_of_an_intercept_alone_are_exact():
+    objective, _, _ = prepared(problem_of(Squared()))
+    theta = np.zeros((4, 1))
+    theta[-1] = 1e12
+    assert objective.score_error(theta) == 0
+    theta[0] = 1e-100
+    assert 0 < objective.score_error(theta) < 1e-99

@@ -102,7 +102,7 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     places = np.full(p, len(data), np.uint64)
     places[kept] = begins[:-1]
     kernels().by_columns(*given, places, data, row_numbers)
-    inverse, center = scaling.inverse[kept], scaling.center[kept]
+    inverse, center, size = scaling.inverse[kept], scaling.center[kept], scaling.known_size
     if (inverse != 1).any():
         data = data * np.repeat(inverse, count)
     mean = (sums[kept, 0] - center * share.sum()) * inverse
@@ -110,7 +110,7 @@ def screened_columns(objective: Objective) -> tuple[Objective, Arrays, NumPyArra
     with_last = np.append(kept, p)
     small = replace(
         objective,
-        scaling=Scaling(center, inverse),
+        scaling=Scaling(center, inverse, None if size is None else size[kept]),
         penalty=objective.penalty[with_last],
         l1=objective.l1[with_last],
         moments=(mean, target_moments[:, None]),

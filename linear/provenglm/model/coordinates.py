@@ -26,18 +26,34 @@ _LARGEST = 1e100
 """Numbers up to this size have squares, and sums of squares, that do not overflow."""
 
 
-def coordinates(table: AnyTable, intercept: bool) -> Scaling:
+def as_they_are(table: AnyTable) -> Scaling:
+    """Return the user's coordinates, with the size of each column."""
+    p = table.rows.shape[1]
+    unit = max(1.0, max(table.sum(_largest)) / _LARGEST)
+    size = np.sqrt(table.sum(_squares, unit)) * unit
+    return Scaling(np.zeros(p), np.ones(p), size)
+
+
+def coordinates(table: AnyTable, user: Scaling, intercept: bool) -> Scaling:
     """Return coordinates in which no column outweighs all others.
 
     For text alone they are the identity, and nothing is copied. But a column with a time in seconds
     has more variance than all words together: a step that is short enough for this column hardly
     moves along any other. Such columns are divided by a power of two, and centred if they have no
     zeros.
+
+    Parameters
+    ----------
+    table : Table
+    user : Scaling
+        The result of `as_they_are`.
+    intercept : bool
     """
-    p = table.rows.shape[1]
-    scaling = Scaling(np.zeros(p), np.ones(p))
-    unit = max(1.0, max(table.sum(_largest)) / _LARGEST)
-    size = table.sum(_squares, unit)
+    scaling = Scaling(user.center.copy(), user.inverse.copy(), user.known_size)
+    assert user.known_size is not None
+    p = len(user.center)
+    unit = max(1.0, float(user.known_size.max()) / _LARGEST)
+    size = np.square(user.known_size / unit)
     rising = np.sort(size[size > 0])
     lighter = np.concatenate([[0.0], np.cumsum(rising)[:-1]])
     # The lightest columns are not compared: each may be much heavier than those before it.

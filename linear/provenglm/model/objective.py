@@ -28,6 +28,9 @@ from provenglm.rows.table import Block, Kept, Linear, Table
 from provenglm.types import NumPyArray
 from provenglm.workers import Workers
 
+_UNIT = 2.0**-53
+"""The unit roundoff of float64."""
+
 
 class PassSums(NamedTuple):
     """Sums over all rows, weighted with their shares.
@@ -99,10 +102,32 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Centre and inverse scale of each feature; an inverse scale of 0 leaves a feature out."""
+    """Centre and inverse scale of each feature; an inverse scale of 0 leaves a feature out.
+
+    Attributes
+    ----------
+    center, inverse : numpy.ndarray, (p,)
+    known_size : numpy.ndarray, (p,), optional
+        The root mean squares of the user's features, if `inverse` does not tell their deviations.
+    """
 
     center: NumPyArray
     inverse: NumPyArray
+    known_size: NumPyArray | None = None
+
+    def size(self, centered: bool = False) -> NumPyArray:
+        """Return the root mean squares of the features that are used, about; 0 for the others.
+
+        Parameters
+        ----------
+        centered : bool
+            Whether the features are those minus their centres.
+        """
+        if self.known_size is not None:
+            return self.known_size
+        used = self.inverse > 0
+        deviation = np.divide(1, self.inverse, out=np.zeros_like(self.inverse), where=used)
+        return deviation if centered else np.hypot(self.center * used, deviation)
 
     def to_user(self, theta: NumPyArray) -> tuple[NumPyArray, NumPyArray]:
         """Return weights and intercept for features in the user's units."""
@@ -258,6 +283,28 @@ class Objective:
         if self.centered:
             return Linear(weights, theta[-1], self.scaling.center)
         return Linear(weights, bias)
+
+    def score_error(self, theta: NumPyArray) -> float:
+        """Return a bound of the rounding errors of the scores in float64, without a pass.
+
+        A sum of p products has p roundings, each at most 2^-53 times the sum of the products'
+        sizes. Adding it to a number b, which is a float64, has an error of at most 2^-53 times the
+        result, and never of more than what is added. The bound is the root mean square over the
+        rows, for features with the root mean squares that the coordinates were computed from; with
+        several outputs it is the norm over these.
+        """
+        weights, bias = self.scaling.to_user(theta)
+        beside = np.abs(theta[-1] if self.centered else bias)
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = self.scaling.size(self.centered) @ np.abs(weights)
+            error: Any = 0.0
+            if self.table.has_offset:
+                beside = beside + math.sqrt(self.table.known(_square_of_offsets))
+                error = _UNIT * beside
+            count = len(self.penalty)
+            error = error + count * _UNIT * products
+            error = error + np.minimum(products, _UNIT * (products + beside))
+            return float(np.linalg.norm(error))
 
     def sum(self, function: Any, *small: Any, at: Snapshot | None = None) -> Any:
         """Return the sum over all blocks of a function that needs scores, but no features.
@@ -540,3 +587,9 @@ def with_moments(
 
 def _share(block: Block) -> float:
     return float(block.share.sum())
+
+
+def _square_of_offsets(block: Block) -> float:
+    """Return the mean square of the offsets; of several outputs, of the largest in each row."""
+    assert block.offset is not None
+    return float(block.share @ np.square(block.offset).max(axis=1))

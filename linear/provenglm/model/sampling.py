@@ -11,7 +11,7 @@ from scipy.sparse import issparse
 from provenglm import constants
 from provenglm.model import null_model
 from provenglm.model.budget import memory_budget
-from provenglm.model.coordinates import coordinates
+from provenglm.model.coordinates import as_they_are, coordinates
 from provenglm.model.csr_sample import (
     CenteredRows,
     ColumnMoments,
@@ -79,7 +79,7 @@ def prepare(
     table = problem.table(workers)
     if size == 0:
         assert isinstance(table, Table)
-        return _as_they_are(problem, table, precise)
+        return _without_a_sample(problem, table, precise)
     drawn, sample_share = draw(problem.loss, table, size, rng)
     raw: Features
     if measures_alone:
@@ -125,12 +125,10 @@ def prepare(
     return objective, _sample(objective, raw, drawn, sample_share)
 
 
-def _as_they_are(problem: Problem, table: Table, precise: bool) -> tuple[Objective, Sample]:
+def _without_a_sample(problem: Problem, table: Table, precise: bool) -> tuple[Objective, Sample]:
     """Return the objective of sparse rows in almost the user's coordinates, and an empty sample."""
-    p = table.rows.shape[1]
-    user = scaling = Scaling(np.zeros(p), np.ones(p))
-    if not problem.l1 > 0:
-        scaling = coordinates(table, problem.fit_intercept)
+    user = as_they_are(table)
+    scaling = user if problem.l1 > 0 else coordinates(table, user, problem.fit_intercept)
     # With an L1 penalty rows are read in float64 in any case.
     precise = precise or problem.l1 > 0
     if precise or _is_far_off(problem, table) or has_offsets(table, user):

@@ -205,6 +205,8 @@ class Solution:
         Scores at the solver's point.
     step : numpy.ndarray, (K,)
         The change of all scores by rounding the intercepts.
+    score_error : float
+        A bound of the root mean square of the scores' rounding errors in float64.
     culprit : tuple of int and float, optional
         The column that `reason` is about, and its mean in units of its standard deviation.
     """
@@ -220,4 +222,5 @@ class Solution:
     why: str
     scores: NumPyArray | None
     step: NumPyArray
+    score_error: float
     culprit: tuple[int, float] | None = None

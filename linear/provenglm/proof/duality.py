@@ -37,6 +37,10 @@ from provenglm.types import NumPyArray
 
 _ULP = 2.0**-53
 
+_NEGLIGIBLE = 1e-12
+"""For losses with a log link, the largest curvature is only computed if the scores have a larger
+error: it takes the exponentials of all scores."""
+
 _FACTORS = 8
 """The number of factors of the residuals at which the term of the weights is computed first."""
 
@@ -48,6 +52,46 @@ def duality_gap(objective: Objective, snapshot: Snapshot, required_gap: float = 
 
     If the bound exceeds `required_gap` anyway, it may be a rough bound, which costs less.
     """
+    gap = _duality_gap(objective, snapshot, required_gap)
+    return with_score_error(objective, snapshot, gap)
+
+
+def with_score_error(objective: Objective, snapshot: Snapshot, gap: float) -> float:
+    r"""Return a duality gap plus the effect of rounding the scores in float64.
+
+    A gap is a sum of Fenchel's terms and of terms that the scores have no part in. If the second
+    derivative of a loss is at most L, the derivative of its term is at most the root of 2 L times
+    this term. So errors of the scores with the root mean square e change a gap G to at most
+    :math:`(\sqrt G + e \sqrt{L / 2})^2`, whatever the residuals.
+    """
+    if snapshot.is_single or not 0 <= gap < np.inf:
+        return gap
+    error = objective.score_error(snapshot.theta)
+    if objective.loss.has_logarithm and error <= _NEGLIGIBLE:
+        return gap
+    if not error < np.inf:
+        return np.inf
+    change = error * math.sqrt(_largest_curvature(objective, snapshot) / 2)
+    return gap + 2 * math.sqrt(gap) * change + change * change
+
+
+def _largest_curvature(objective: Objective, snapshot: Snapshot) -> float:
+    """Return the largest second derivative between the scores and the loss's minima."""
+    loss = objective.loss
+    if not loss.has_logarithm:
+        scores = np.zeros((0, loss.outputs))
+        return loss.rounding_terms(scores, np.zeros(0, np.intp), np.zeros(0)).curvature
+    return float(max(objective.sum(_block_curvature, loss, at=snapshot)))
+
+
+def _block_curvature(block: Block, loss: Loss) -> list[float]:
+    has_weight = block.share > 0
+    target, scores = block.exact_target[has_weight], block.precise_scores[has_weight]
+    least = np.log(np.where(target > 0, target, 1))[:, None]
+    return [float(loss.curvature(at, target).max(initial=0)) for at in (scores, least)]
+
+
+def _duality_gap(objective: Objective, snapshot: Snapshot, required_gap: float) -> float:
     if not _is_exact(objective, snapshot):
         return np.inf
     if objective.moments is None:
@@ -110,12 +154,15 @@ def gap_of_residuals(objective: Objective, snapshot: Snapshot, residual: NumPyAr
     gradient = np.vstack([products, total])
     objective.to_theta(gradient)
     rest = gradient[:-1] + objective.penalty[:-1, None] * theta[:-1]
-    return max(float(value) + weighted_square(rest, objective.penalty[:-1]), 0.0)
+    gap = max(float(value) + weighted_square(rest, objective.penalty[:-1]), 0.0)
+    return with_score_error(objective, snapshot, gap)
 
 
 def known_bound(objective: Objective, snapshot: Snapshot) -> float:
     """Return the trivial bound: the objective is at least the mean of the losses' infima."""
-    return _above_least(objective, snapshot) if _is_exact(objective, snapshot) else np.inf
+    if not _is_exact(objective, snapshot):
+        return np.inf
+    return with_score_error(objective, snapshot, max(_above_least(objective, snapshot), 0.0))
 
 
 def _above_least(objective: Objective, snapshot: Snapshot) -> float:
