@@ -369,24 +369,23 @@ TABLE = (
     Row(
         "row-space-newton",
         needs="fewer dense rows than features, in memory, up to `MOST_WEIGHTS` of them times "
-        "classes, a penalty, and an intercept: far columns are centred only with one",
-        costs="6 steps of newton-cholesky with a weight for each row, and the factor that turns "
-        "the rows",
+        "classes, and a penalty",
+        costs="6 passes, the Hessian of a weight for each row and its factor in each, and the "
+        "factor that turns the rows",
         can=lambda shape: (
             shape.is_smooth
             and shape.problem.l2 > 0
             and not (shape.is_sparse or shape.is_on_disk)
-            and shape.problem.fit_intercept
             and shape.n < shape.p
             and (shape.n + 1) * shape.outputs <= constants.MOST_WEIGHTS
         ),
         seconds=lambda shape: (
-            2 * shape.gram_seconds(shape.p, shape.n)
+            6 * shape.pass_seconds
+            + 2 * shape.gram_seconds(shape.p, shape.n)
             + _hessians(shape, 6)
             * (
                 shape.gram_seconds(shape.n, shape.n * shape.outputs)
                 + shape.factor_seconds(shape.n * shape.outputs)
-                + constants.NUMBER * shape.n**2
             )
         ),
         rows=lambda shape: shape.n,
