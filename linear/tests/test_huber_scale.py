@@ -9,6 +9,7 @@ import pytest
 from provenglm import Chunks, GLMRegressor, constants
 from provenglm.huber_scale import (
     best_scale,
+    bound_without_penalty,
     joint_objective,
     lower_bound,
     moved,
@@ -257,3 +258,14 @@ def test_the_scale_of_an_earlier_fit_does_not_stay():
     assert hasattr(model, "scale_")
     model.set_params(loss="squared").fit(X, X[:, 0])
     assert not hasattr(model, "scale_")
+
+
+def test_a_column_that_only_an_outlier_tells_from_a_constant_is_no_sum_of_others():
+    # The third row has no weight to speak of. The line through the other two has an objective of
+    # 1e-60.
+    X, y = np.array([[0.0], [1.0], [0.3]]), np.array([1.0, 1e6, 0.0])
+    weight = np.array([1.0, 1e-2, 1e-60])
+    problem = Problem(X, y, Huber(1.1), 0.0, weight)
+    residual = y - 1.5
+    dual = np.array([-1.1e-2, 1.1, -1.1])
+    assert bound_without_penalty(problem, np.zeros(1), residual, dual, 1.1, np.zeros(1)) == 0

@@ -29,7 +29,7 @@ def test_objective_and_gap_are_those_of_the_coefficients(kind, seed):
 
 
 @pytest.mark.parametrize(
-    "seed", [148, 353, 361, 1087, 30197, 30247, 30333, 30404, 30453, 60038, 60344]
+    "seed", [148, 353, 361, 1087, 30197, 30247, 30333, 30404, 30453, 30578, 60038, 60344]
 )
 def test_hostile_problems_that_were_told_wrong(seed):
     # Sparse columns far from 0; scores of classes that have a large sum; fewer rows than columns,

@@ -33,6 +33,10 @@ LARGEST_RATIO = 1e4
 """The bound holds for coefficients up to this many times as large, if columns are sums of others up
 to rounding. Larger coefficients would only fit the rounding errors."""
 
+_MOST_LEFT = 1e-8
+"""A column is a sum of others up to rounding if they leave at most this part of its size in all
+rows, also in those without a curvature."""
+
 _LEAST = 0.5
 """Nothing is proven if a singular value in these coordinates is smaller."""
 
@@ -127,6 +131,8 @@ def qr_bounds(blocks: Callable[[], Iterable[ProofRows]], width: int) -> QrBounds
     residual, sizes = np.sqrt(residual_square), np.sqrt(sizes)
     norm += noise_factor * (kappa + sums) * residual
     ratios = np.sqrt(left) / np.where(sizes[basis.rest] > 0, sizes[basis.rest], 1.0)
+    if not (ratios <= _MOST_LEFT).all():
+        return None
     return QrBounds(
         norm=norm,
         noise_factor=noise_factor,
