@@ -218,7 +218,9 @@ class Stopping:
     def is_proven_roughly(self) -> bool:
         """Whether the best point is near enough, but its scores are too imprecise for a proof."""
         best = self.best
-        if best.gap > max(self._required_gap(), self._rounding()):
+        if self._least_bound(best, may_prove=False)[1] > max(
+            self._required_gap(), self._rounding()
+        ):
             return False
         # The trivial bound has the error of the objective itself, not its square.
         is_trivial = best.gap >= known_bound(best.method.objective, best.snapshot)
