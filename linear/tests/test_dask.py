@@ -143,7 +143,7 @@ def test_coefficients_are_those_of_a_fit_in_memory(loss, l1_ratio, weights, dtyp
     near = type(model)(**arguments).fit(*given)
     size = np.array([1.0, 100.0, 1.0, 1.0, 1.0, 1.0])  # the standard deviations
     apart = np.abs(far.coef_ - near.coef_) * size
-    # Of all 144 cases 132 are within 1e-7, and the worst is at 3.1e-7. A fit ends where rounding
+    # Of the 144 cases some 130 are within 1e-7; the worst is at 3.1e-7. A fit ends where rounding
     # hides what is left of the objective, and the root of that is left in the coefficients.
     assert apart.max() <= 4e-7 * np.abs(near.coef_ * size).max()
     assert far.gap_ <= 2e-13

@@ -44,7 +44,7 @@ class RowSpaceNewton(Method):
         # With the largest features first, small features beside huge ones keep their digits (Cox &
         # Higham 1998).
         self._order = np.argsort(-self._weight)
-        scaled = np.take(sample.rows, self._order, axis=1)
+        scaled = sample.rows[:, self._order]
         scaled *= self._weight[self._order]
         self._reflections, upper = scipy.linalg.qr(
             scaled.T, mode="raw", overwrite_a=True, check_finite=False
