@@ -10,6 +10,7 @@ import math
 import os
 import pickle
 import random
+import shutil
 import signal
 import tempfile
 import threading
@@ -18,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.array
@@ -211,8 +213,8 @@ objective, (F - F*) / (F0 - F*). dask-ml penalises standardised coefficients and
 {report.markdown_table(costs, lines)}"""
 
 
-def conditions(_: Any) -> str:
-    lines = []
+def correlated() -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield standardised columns with condition numbers, and labels."""
     n, p = 100_000, 100
     rng = np.random.default_rng(0)
     basis, _ = np.linalg.qr(rng.normal(size=(n, p)))
@@ -222,16 +224,80 @@ def conditions(_: Any) -> str:
         X /= X.std(axis=0)
         scores = X @ rng.normal(size=p)
         y = (3 * scores / scores.std() + rng.logistic(size=n) > 0).astype(int)
+        yield f"condition {np.linalg.cond(X):,.0f}", X, y
+
+
+def conditions(_: Any) -> str:
+    lines = []
+    for name, X, y in correlated():
         objective = Objective(X, y)
         with tempfile.TemporaryDirectory() as folder, Rounds() as rounds:
             model = GLMClassifier().fit(partitions(folder, X), partitions(folder, y))
         gaps = objective.proven(model), objective.gap(model)
-        condition = np.linalg.cond(X)
-        lines.append((f"{condition:,.0f}", rounds.reads, len(rounds.all), *gaps))
-    header = ["condition", "rounds with X", "all rounds", "proven gap", "true gap"]
+        lines.append((name, rounds.reads, len(rounds.all), *gaps))
+    header = ["100,000 x 100", "rounds with X", "all rounds", "proven gap", "true gap"]
     return f"""\
-{n:,} x {p}, standardised, with geometric singular values; `tol=1e-6`.
+Standardised columns with geometric singular values; `tol=1e-6`.
 {report.provenance("bench-cluster", PACKAGES)}
+
+{report.markdown_table(header, lines)}"""
+
+
+def spark(_: Any) -> str:
+    """Fit the same objective with Spark's MLlib, on two threads of one process."""
+    from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.feature import VectorAssembler
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "6g")
+    session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    lines = []
+    problems = [("shape of covtype", *covtype()), *correlated()]
+    for name, X, y in problems:
+        objective = Objective(X, y)
+        names = [f"x{j}" for j in range(X.shape[1])]
+        with tempfile.TemporaryDirectory() as folder:
+            frame = pd.DataFrame(X, columns=names).assign(label=y.astype(float))
+            for k, part in enumerate(np.array_split(np.arange(len(y)), PARTS)):
+                frame.iloc[part].to_parquet(Path(folder) / f"{k:02d}.parquet")
+            rows = VectorAssembler(inputCols=names, outputCol="features").transform(
+                session.read.parquet(folder)
+            )
+            rows = rows.select("features", "label").cache()
+            rows.count()
+            for iterations in (100, 10_000):
+                # The penalty of C = 1, on the coefficients as they are.
+                model = LogisticRegression(
+                    regParam=1 / len(y), standardization=False, maxIter=iterations
+                )
+                began = time.perf_counter()
+                found = model.fit(rows)
+                seconds = time.perf_counter() - began
+                point = SimpleNamespace(
+                    coef_=found.coefficients.toArray(), intercept_=found.intercept
+                )
+                lines.append(
+                    (
+                        name,
+                        f"MLlib, maxIter={iterations}",
+                        found.summary.totalIterations,
+                        f"{seconds:.1f}",
+                        objective.gap(point),
+                    )
+                )
+        began = time.perf_counter()
+        with Rounds() as rounds, tempfile.TemporaryDirectory() as folder:
+            model = GLMClassifier().fit(partitions(folder, X), partitions(folder, y))
+        seconds = time.perf_counter() - began
+        gap = objective.gap(model)
+        lines.append((name, "provenglm", rounds.reads, f"{seconds:.1f}", gap))
+    session.stop()
+    header = ["data", "solver", "rounds with X", "seconds", "gap"]
+    return f"""\
+The same objective by Spark's MLlib, which reads X once or more in each iteration: `local[2]`,
+cached; `maxIter` 100 is its default, `tol` 1e-6. provenglm on Dask's threads, lazy.
+{report.provenance("bench-cluster", (*PACKAGES, "pyspark"))}
 
 {report.markdown_table(header, lines)}"""
 
@@ -326,7 +392,13 @@ def _imported() -> None:
     import provenglm  # noqa: F401
 
 
-SECTIONS = {"kills": kills, "parquet": parquet, "conditions": conditions, "dask-ml": beside_dask_ml}
+SECTIONS = {
+    "kills": kills,
+    "parquet": parquet,
+    "conditions": conditions,
+    "dask-ml": beside_dask_ml,
+    "spark": spark,
+}
 
 
 def main() -> None:
@@ -337,7 +409,9 @@ def main() -> None:
     command.add_argument("--no-peers", dest="peers", action="store_false")
     options = command.parse_args()
     for name, section in SECTIONS.items():
-        if options.only in (None, name):
+        if name == "spark" and shutil.which("java") is None:
+            print("Spark needs a Java runtime: its table stays as it is")
+        elif options.only in (None, name):
             report.publish(f"bench-cluster {name}", section(options), options.out)
 
 
