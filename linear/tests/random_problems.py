@@ -30,6 +30,7 @@ from provenglm import Chunks, GLMClassifier, GLMRegressor, constants
 from provenglm.model.losses import Huber, Logistic, Loss, Poisson, Softmax, Squared
 from provenglm.model.tweedie import Gamma, Tweedie
 from scipy import sparse
+from scipy.linalg import lstsq
 from scipy.optimize import minimize_scalar
 from sklearn.exceptions import ConvergenceWarning
 
@@ -465,7 +466,8 @@ def newton(
             step, chosen = np.zeros(theta.size), free.ravel()
             right = (gradient + size * sign).ravel()[chosen]
             matrix = hessian[np.ix_(chosen, chosen)]
-            step[chosen] = -np.linalg.lstsq(matrix, right, rcond=1e-15)[0]
+            # LAPACK's other drivers sometimes find no singular values.
+            step[chosen] = -lstsq(matrix, right, cond=1e-15, lapack_driver="gelsy")[0]
             length = 1.0
             while length > 1e-12 and not value(after(length * step.reshape(shape))) < best:
                 length /= 2
@@ -494,7 +496,7 @@ def least(problem: Random, found: np.ndarray) -> tuple[float, float]:
     of_constant = ones, np.zeros(1)
     if isinstance(problem.loss, Huber):
         at_least, constant = (
-            least_of_scales(features, target - offset, share, problem.loss, penalty)
+            least_of_scales(features, target - np.ravel(offset), share, problem.loss, penalty)
             for features, penalty in (of_rows, of_constant)
         )
         return at_least, constant
