@@ -448,10 +448,10 @@ TABLE = (
             )
         ),
         seconds=lambda shape: (
-            6 * shape.pass_seconds + 30 * shape.product_seconds
+            6 * shape.pass_seconds + 30 * (shape.product_seconds + constants.CALL)
             if shape.is_sparse
             else 6 * shape.pass_seconds
-            + 60 * shape.product_seconds
+            + 60 * (shape.product_seconds + constants.CALL)
             + shape.gram_seconds(shape.cg_rows, shape.p + 1)
             + 6 * shape.factor_seconds(shape.p + 1)
         ),

@@ -29,7 +29,8 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
     *args, **kwargs
         Those of :class:`sklearn.linear_model.LogisticRegression`, with its defaults. The solver is
         chosen from the data: `solver`, `dual`, `intercept_scaling`, `n_jobs` and `multi_class` have
-        no effect. The fit ends at the smaller of `tol` and 1e-6, as in :class:`GLMClassifier`.
+        no effect. `tol` is for the gradient, so its square is used for the distance to the optimum,
+        but at most 1e-6.
 
     Attributes
     ----------
