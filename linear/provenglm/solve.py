@@ -387,10 +387,13 @@ class _Run:
     def _in_float64(self, point: Snapshot, gap: float) -> tuple[Snapshot, float]:
         """Return the point evaluated in float64, and its gap.
 
+        If rounding had hidden that the null model is better, that one is returned.
         If this happens again before the gap has halved, steps are computed in float64 as well.
         """
         if point.is_single or point.is_derived:
             point = self._precise.snapshot(point.theta)
+            if not point.objective <= self._null:
+                point = self._precise.snapshot(self._null_theta)
             gap = self._bound(point, self._precise)
         else:
             self._last_gap_in_float64 = 0.0
