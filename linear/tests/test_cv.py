@@ -264,7 +264,7 @@ def test_every_gap_is_a_bound_of_the_distance(way):
             ValueError,
             "all scores of the path are NaN",
         ),
-        ({"refit": "yes"}, TypeError, "refit must be True or False"),
+        ({"refit": "yes"}, TypeError, "refit must be True, False or 'one-standard-error'"),
         ({"tol": -1}, ValueError, "tol must be a number of at least 0"),
         ({"max_iter": 0}, ValueError, "max_iter must be a positive integer"),
         ({"fit_intercept": 1}, TypeError, "fit_intercept must be True or False"),

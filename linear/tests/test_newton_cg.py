@@ -132,7 +132,7 @@ class Whole:
         forcing = np.clip(0.3 * np.sqrt(first) / max(last, 1e-300), 0.02, 0.3)
         if isinstance(self.problem.loss, Squared):
             forcing = 0.0
-        while rho > forcing**2 * first:
+        while rho > max(forcing**2, 1e-30) * first:  # the rest is rounding
             q = (schur @ d.ravel()).reshape(p, K)
             length = rho / np.vdot(d, q)
             v, r = v + length * d, r - length * q

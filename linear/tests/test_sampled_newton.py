@@ -231,7 +231,7 @@ def test_a_column_that_is_constant_in_the_sample_alone():
     ("shape", "loss", "l2", "name"),
     [
         ((1000, 20), Logistic(), 1.0, "newton-cholesky"),
-        ((200, 5000), Logistic(), 1.0, "subspace-newton"),
+        ((200, 5000), Logistic(), 1.0, "row-space-newton"),
         ((1_000_000, 100), Logistic(), 1.0, "sampled-newton"),
         ((60_000, 784), Softmax(10), 0.0, "sampled-newton-cg"),
         ((60_000, 784), Softmax(10), 1.0, "dual-coordinate-ascent"),

@@ -153,7 +153,7 @@ def test_a_start_that_is_given_is_kept():
 
 @pytest.mark.parametrize(
     ("l2", "classes", "has_rows"),
-    [(1e-1, 3, True), (1e-6, 3, False), (1e-3, 10, True), (1e-3, 60, False)],
+    [(1e-1, 3, True), (1e-6, 3, False), (1e-2, 10, True), (1e-3, 60, False)],
 )
 def test_it_gives_up_where_the_effective_dimension_and_the_classes_ask_for_more_rows(
     monkeypatch, l2, classes, has_rows
