@@ -15,7 +15,7 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 	tests/checkpoint/test_version_0_8.py tests/deploy/test_export.py tests/reporting/test_history_handler.py \
 	tests/linear tests/reporting/test_versions.py
 
-BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-l1 bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder bench-cluster
+BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-softmax bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder bench-cluster
 
 .PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions bench-constants soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
 
