@@ -115,12 +115,21 @@ def section(options: argparse.Namespace) -> str:
             measure(name, rows, labels, strength, FASHION_LIMIT / 2, FASHION_LIMIT)
             for strength in STRENGTHS[:2]
         ]
-    header = ["rows", "C", "not 0", "ours, 1 thread", "2 threads", "proven there", "SAGA", "SAGA's gap"]
+    header = [
+        "rows",
+        "C",
+        "not 0",
+        "ours, 1 thread",
+        "2 threads",
+        "proven there",
+        "SAGA",
+        "SAGA's gap",
+    ]
     return f"""\
 Softmax regression, ten classes, an L1 penalty alone; whole fits in one process, one after the
 other, seconds. SAGA gets the fewest epochs of 5, 10, 20, ... with which it is {2 * TARGET:g} above
-our lower bound of the optimum, (F - F*) / (F0 - F*), or less; it stops after {LIMIT:g} s ({FASHION_LIMIT / 2:g} s for
-Fashion-MNIST, where a fit has {FASHION_LIMIT:g} s).
+our lower bound of the optimum, (F - F*) / (F0 - F*), or less; it stops after {LIMIT:g} s
+({FASHION_LIMIT / 2:g} s for Fashion-MNIST, where a fit has {FASHION_LIMIT:g} s).
 {report.provenance("bench-softmax", ["numpy", "scipy", "scikit-learn"])}
 
 {report.markdown_table(header, table)}"""

@@ -404,7 +404,7 @@ X = np.arange(6.0)
         ([X.astype("uint16")], {}, ValueError, r"dtype uint16, which MXNet .*: convert it with"),
         ([X.astype(complex)], {}, ValueError, "dtype complex128, which MXNet does not have"),
         ([X.astype(str)], {}, ValueError, r"dtype <U\d+, which MXNet does not have"),
-        ([X], {"batch_size": 0}, ValueError, "batch_size must be a positive integer, got 0: each"),
+        ([X], {"batch_size": 0}, ValueError, "batch_size must be a positive integer, got 0: the"),
         ([X], {"batch_size": 2.0}, TypeError, "batch_size must be a positive integer, got 2.0"),
         ([X], {"shuffle": "yes"}, TypeError, "shuffle must be a bool, got 'yes': a sampler"),
         ([X], {"seed": -1}, ValueError, "seed must be a non-negative integer, got -1: the batches"),

@@ -87,7 +87,7 @@ def test_a_pair(kinds, tmp_path):
     path = os.path.realpath(tmp_path)
     sentences = [
         f"{kinds[0].__name__} and {kinds[1].__name__} both {task.format(path=path)}: give one "
-        "of them only"
+        "of them only" + (", or another name" if hasattr(handlers[1], "name") else "")
         for task in tasks
     ]
     with pytest.raises(ValueError, match="both") as error:
