@@ -105,7 +105,7 @@ class DaskRows(Source):
     Raises
     ------
     TypeError
-        If an argument is not of these types.
+        If an argument has another type.
     ValueError
         If the numbers of partitions differ.
     """

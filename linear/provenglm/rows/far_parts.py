@@ -32,7 +32,7 @@ class Part:
     index : int
         The number of the part.
     features, target, weight, offset : object
-        Of these rows. If a call needs no features, they may be None.
+        The data of these rows. Features are None if a call does not need them.
     is_checked : bool
         Whether an earlier call has checked the features.
     table : Table, optional

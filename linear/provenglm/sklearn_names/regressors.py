@@ -44,8 +44,7 @@ class Ridge(SeveralTargets, _OnSum):
     *args, **kwargs
         Those of :class:`sklearn.linear_model.Ridge`, with its defaults: `alpha` is the penalty on
         the *sum* of the losses. `solver`, `copy_X` and `random_state` do not change the optimum.
-        With
-        ``positive=True`` the solver is scikit-learn's.
+        With ``positive=True`` the solver is scikit-learn's.
 
     Attributes
     ----------
@@ -135,8 +134,7 @@ class ElasticNet(_CoordinateDescent):
     *args, **kwargs
         Those of :class:`sklearn.linear_model.ElasticNet`, with its defaults: `alpha` is the penalty
         on the *mean* loss. `precompute`, `selection`, `copy_X` and `random_state` do not change the
-        optimum. With
-        ``positive=True`` the solver is scikit-learn's.
+        optimum. With ``positive=True`` the solver is scikit-learn's.
 
     Attributes
     ----------
