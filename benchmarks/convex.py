@@ -224,7 +224,7 @@ its own type before the clock starts, after a short fit to warm up; {rounds} int
 ours, whole epochs are timed, with the Estimator's loop around them. Peers without a callback: the
 time of the fit alone whose `max_iter` is the least that reaches the target (searched to 4 %), as if
 they had known it beforehand. "> {cap}": one fit took longer than {cap} seconds. All judged in
-float64 by one function. {report.provenance("bench-convex", (OURS, "mxnet", "numpy"))}
+float64 by one function. {report.provenance("bench-convex")}
 
 {tables}{image}"""
 

@@ -8,14 +8,16 @@ import importlib.metadata
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 
+_ROOT = Path(__file__).resolve().parents[1]
 # PyTorch 2 lives in an environment of its own: gluoncv does not import beside it.
-_PEERS = Path(__file__).resolve().parents[1] / ".venv" / "peers" / "bin" / "python"
+_PEERS = _ROOT / ".venv" / "peers" / "bin" / "python"
 # Machines that lend their cores by the second slow down under a load without a break.
 PAUSE = 0.2
 
@@ -63,9 +65,25 @@ def provenance(target: str, packages: Sequence[str] = ("mxnet", "numpy")) -> str
     """Return the line that says where, with what, when and by which target a table was made."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     return (
-        f"{machine()}; Python {platform.python_version()}, {', '.join(versions)}; "
-        f"{datetime.date.today()}; `make {target}`."
+        f"Version {measured_version()}; {machine()}; Python {platform.python_version()}, "
+        f"{', '.join(versions)}; {datetime.date.today()}; `make {target}`."
     )
+
+
+def measured_version() -> str:
+    """Return this checkout's version and the last commit that changed the packages."""
+    found = re.search(r'^version = "(.+)"$', (_ROOT / "pyproject.toml").read_text("utf-8"), re.M)
+    log = ("log", "-1", "--format=%h", "--abbrev=8")
+    changes = "" if not _git("status", "--porcelain") else " with changes"
+    return f"{found[1] if found else 'unknown'} ({_git(*log)}{changes})"
+
+
+def _git(*arguments: str) -> str:
+    """Return what git prints of the folders with the packages."""
+    command = ["git", *arguments, "--", "gluon_svrg", "linear/provenglm", "pyproject.toml"]
+    return subprocess.run(
+        command, cwd=_ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def write_section(path: Path, name: str, text: str) -> None:

@@ -58,7 +58,7 @@ __all__ = [
     "unpatch_sklearn",
 ]
 
-__version__ = "0.8.0"
+__version__ = "0.9.0rc1"
 
 # The names of the estimators up to version 0.8.
 SVRGClassifier = GLMClassifier
