@@ -180,7 +180,8 @@ def seconds_of_reading(path: Path, cold: bool) -> float:
 def keep(job: dict[str, Any], result: dict[str, Any]) -> None:
     """Put the line of a job into the results, in place of the one that it had."""
     lines = [line for line in read() if line["job"] != job]
-    lines.append({"job": job, "result": result, "made": report.machine()})
+    made = {"made": report.machine(), "version": report.measured_version()}
+    lines.append({"job": job, "result": result, **made})
     lines.sort(key=lambda line: (line["job"]["kind"], PROBLEMS.index(line["job"]["problem"])))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     RESULTS.write_text(text, encoding="utf-8")
@@ -215,7 +216,8 @@ def main() -> None:
             measure_bytes(peers, options)
         else:
             measure(name, peers, options)
-    report.publish("bench-large", large_report.section(read(), options.cap), options.out)
+    measured = [line for line in read() if line.get("version") == report.measured_version()]
+    report.publish("bench-large", large_report.section(measured, options.cap), options.out)
 
 
 if __name__ == "__main__":

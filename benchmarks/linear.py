@@ -162,7 +162,8 @@ def try_seeds(name: str, options: argparse.Namespace) -> None:
 def keep(job: dict[str, Any], result: dict[str, Any]) -> None:
     """Put the line of a job into the results, in place of the one that it had."""
     lines = [line for line in read() if line["job"] != job]
-    lines.append({"job": job, "result": result, "made": report.machine()})
+    made = {"made": report.machine(), "version": report.measured_version()}
+    lines.append({"job": job, "result": result, **made})
     lines.sort(key=lambda line: (line["job"]["kind"], list(PROBLEMS).index(line["job"]["problem"])))
     text = "".join(json.dumps(line) + "\n" for line in lines)
     RESULTS.write_text(text, encoding="utf-8")
@@ -206,7 +207,8 @@ def main() -> None:
     picture = None
     if options.out is not None:
         picture = options.out.parents[1] / "images" / "bench_linear.png"
-    text = linear_report.section(read(), options.cap, picture)
+    measured = [line for line in read() if line.get("version") == report.measured_version()]
+    text = linear_report.section(measured, options.cap, picture)
     report.publish("bench-linear", text, options.out)
 
 
