@@ -16,6 +16,8 @@ PLATFORM_TESTS := tests/test_compat.py tests/test_lazy.py tests/test_oracle.py t
 	tests/linear tests/reporting/test_versions.py
 
 BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-softmax bench-convex bench-resnet bench-communication bench-loop bench-growth bench-tuning bench-optimizer bench-survival bench-deploy bench-threads bench-folds bench-sparse bench-finder bench-cluster
+# All but `upstream`, which needs other people's checkouts.
+PAGES := $(BENCHMARKS) bench-versions bench-constants soak endurance repeatability
 
 .PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions bench-constants soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
 
@@ -74,9 +76,18 @@ format: .venv/dev.installed  ## put the code into the form that `make lint` want
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(BENCHMARKS)  ## every comparison, one after the other, into docs/benchmarks
+bench: .venv/dev.installed  ## each page of docs/benchmarks that this version has not made, one after the other: hours
+	set -e; for target in $$($(BIN)/python benchmarks/pages.py $(PAGES)); do $(MAKE) $$target; done
 
-bench-versions: .venv/dev.installed  ## this version beside another: OTHER=a checkout of it
+# 0.8.0. Another one: OTHER=a checkout of it.
+PREVIOUS := a711e3c9
+OTHER := runs/versions/$(PREVIOUS)
+
+runs/versions/%:
+	mkdir -p $@
+	git archive $* | tar -x -C $@
+
+bench-versions: .venv/dev.installed $(OTHER)  ## this version beside 0.8.0
 	$(BIN)/python benchmarks/versions.py $(OTHER) --out docs/benchmarks/versions.md
 
 bench-constants: .venv/dev.installed  ## each constant of the linear solver, halved and doubled: half an hour

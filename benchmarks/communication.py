@@ -1,8 +1,7 @@
 """What workers cost: sums, messages, a start, and the steps of a ResNet-20, on two and four.
 
-All processes share this machine, a thread each, and no wire is measured. The engines are MPI; with
-``--older`` those of version 0.7.0, of which it is a checkout; and PyTorch over Gloo, if there is
-one. In each round every engine has its turn.
+All processes share this machine, a thread each, and no wire is measured. The engines are MPI and
+PyTorch over Gloo, if there is one. In each round every engine has its turn.
 """
 
 from __future__ import annotations
@@ -91,11 +90,9 @@ def table(engines: dict[str, Engine], rounds: int) -> str:
 
 
 def main() -> None:
-    parser = report.parser(__doc__, rounds=30)
-    parser.add_argument("--older", type=Path, help="a checkout of version 0.7.0")
-    options = parser.parse_args()
+    options = report.parser(__doc__, rounds=30).parse_args()
     has_torch = resnet.torch_version(options.peers_python) is not None
-    engines = communication_jobs.engines(options.older, options.peers_python if has_torch else None)
+    engines = communication_jobs.engines(options.peers_python if has_torch else None)
     jobs = communication_steps.sets(engines)
     first = table(engines, options.rounds)
     # A round of these takes minutes: epochs so long that the begin of `fit` is a hundredth.

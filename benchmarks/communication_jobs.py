@@ -1,4 +1,4 @@
-"""How the jobs of communication.py are started: by MPI, by version 0.7.0, by PyTorch."""
+"""How the jobs of communication.py are started: by MPI, by PyTorch."""
 
 from __future__ import annotations
 
@@ -14,28 +14,23 @@ HERE = Path(__file__).resolve().parent
 
 
 class Engine(NamedTuple):
-    """What adds up: MPI here, an engine of version 0.7.0 in `older`, or PyTorch.
+    """What adds up.
 
     Attributes
     ----------
     name : str
-        'mpi', 'dist_sync' or 'sockets', or 'gloo'.
-    older : Path, optional
-        A checkout of version 0.7.0.
+        'mpi', or PyTorch's 'gloo'.
     python : str
         The interpreter.
     """
 
     name: str
-    older: Path | None = None
     python: str = sys.executable
 
 
-def engines(older: Path | None, torch_python: str | None) -> dict[str, Engine]:
+def engines(torch_python: str | None) -> dict[str, Engine]:
     """Return the engines that there are, by what the tables call them."""
     found = {"**MPI**": Engine("mpi")}
-    if older is not None:
-        found |= {f"0.7.0, {name}": Engine(name, older) for name in ("mpi", "dist_sync", "sockets")}
     if torch_python is not None:
         found["PyTorch, Gloo"] = Engine("gloo", python=torch_python)
     return found
@@ -57,24 +52,13 @@ def start(
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         environment |= {"WORLD_SIZE": str(workers)}
         return [_open(command, environment | {"RANK": str(rank)}) for rank in range(workers)]
-    launch = [engine.python, "-m", "gluon_svrg.launch", "-n", str(workers)]
-    if engine.older is not None:
-        environment |= {"PYTHONPATH": f"{engine.older}{os.pathsep}{HERE}"}
-        more = ["--max-restarts", "0", "--engine", engine.name, "--threads", "1"]
-        # Python looks for a module in the folder where it is started first.
-        return [_open([*launch, *more, *command[1:]], environment, engine.older)]
-    return [_open([*launch, "--max-restarts", "0", *command[1:]], environment)]
+    launch = [engine.python, "-m", "gluon_svrg.launch", "-n", str(workers), "--max-restarts", "0"]
+    return [_open([*launch, *command[1:]], environment)]
 
 
-def _open(
-    command: list[str], environment: dict[str, str], folder: Path | None = None
-) -> subprocess.Popen[bytes]:
+def _open(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
 
 

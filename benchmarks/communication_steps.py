@@ -1,4 +1,4 @@
-"""Time the steps of a ResNet-20 on one, two and four workers: MPI, 0.7.0's engines, PyTorch.
+"""Time the steps of a ResNet-20 on one, two and four workers: MPI, PyTorch.
 
 Each contestant is a job of its own, which waits for its turn: the rounds are interleaved.
 """

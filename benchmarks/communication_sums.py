@@ -1,4 +1,4 @@
-"""A worker of communication.py: sums of arrays, and messages. It runs with any version.
+"""A worker of communication.py: sums of arrays, and messages.
 
 Given ``--start`` it only says when all workers have met.
 """

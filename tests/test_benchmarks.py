@@ -79,6 +79,17 @@ def test_a_page_begins_with_its_result_in_figures_of_its_tables(path):
         assert (path.parent / image).is_file()
 
 
+def test_all_pages_are_of_one_version():
+    versions = {}
+    for path in PAGES:
+        made = re.findall(r"^.*; `make [a-z-]+`\.", path.read_text(), re.MULTILINE)
+        assert made, path.name
+        for line in made:
+            found = re.search(r"\bVersion (\S+ \(\w+\)); ", line)
+            versions.setdefault(found[1] if found else "none", set()).add(path.name)
+    assert len(versions) == 1, versions
+
+
 def test_every_benchmark_has_its_page():
     targets = re.search(r"^BENCHMARKS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {target.removeprefix("bench-") for target in targets[1].split()} < {
