@@ -19,6 +19,7 @@ from provenglm.arguments import hint_for
 from provenglm.rows.chunks import Chunks
 from provenglm.rows.far_parts import Source
 from provenglm.sklearn_names.positive import fit_positive
+from provenglm.sklearn_names.rounding import round_to_float32
 from provenglm.types import NumPyArray
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class SklearnNamed(LinearEstimator):
     """
 
     _original: ClassVar[type]
+    _curvature: ClassVar[float | None] = None
+    """A bound for the curvature of the loss, where scikit-learn's coefficients have X's dtype."""
 
     # Arguments that scikit-learn's class may lack.
     l1_ratio: float = 0.0
@@ -147,6 +150,8 @@ class SklearnNamed(LinearEstimator):
         else:
             own = self._own()
             own._fit(X, y, weight, offset, **params)
+            if self._curvature is not None and getattr(X, "dtype", None) == np.float32:
+                round_to_float32(own, X, self._curvature)
         arguments = {name: vars(self)[name] for name in self._get_param_names()}
         fitted = {name: value for name, value in vars(own).items() if "_" in (name[0], name[-1])}
         self.__dict__.clear()
@@ -174,7 +179,7 @@ class SklearnNamed(LinearEstimator):
         """
         return float(self.tol) ** 2
 
-    def _penalty_of_positive(self) -> tuple[Any, float]:
+    def _penalty_on_mean(self) -> tuple[Any, float]:
         """Return the penalty on the mean loss, one number or one per target, and l1_ratio."""
         raise NotImplementedError
 
@@ -219,6 +224,7 @@ class SklearnNamed(LinearEstimator):
 class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ignore[misc]
     """Base class of the regressors that take several targets, each of which is fitted alone."""
 
+    _curvature = 1.0
     dual_gap_: float | NumPyArray
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
@@ -260,7 +266,7 @@ class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ign
             model.intercept_ = float(np.broadcast_to(self.intercept_, count)[k])
         return model
 
-    def _penalty_of_positive(self) -> tuple[Any, float]:
+    def _penalty_on_mean(self) -> tuple[Any, float]:
         alpha: Any = np.asarray(self.alpha)
         return self._on_mean(alpha, self._total), self.l1_ratio
 

@@ -35,7 +35,8 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
     Attributes
     ----------
     coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_
-        As in scikit-learn, in float64. The iterations are those of this package's solver.
+        As in scikit-learn, in float32 if X is, else in float64. The iterations are those of this
+        package's solver.
     gap_, objective_, decrement_, history_, solver_, why_, stop_reason_
         As in :class:`GLMClassifier`.
 
@@ -44,6 +45,7 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
     GLMClassifier
     """
 
+    _curvature = 0.5  # of the softmax; of two classes a quarter
     class_weight: Any = None
     # Not the property of the base class: an argument of some versions.
     penalty: Any = "deprecated"
@@ -73,6 +75,9 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
                 "l1_ratio parameter is only used when penalty is 'elasticnet'",
                 UserWarning,
             )
+
+    def _penalty_on_mean(self) -> tuple[float, float]:
+        return 1 / (self.C * self._total), self.l1_ratio
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
         super()._fit(X, y, weight, offset, **params)

@@ -33,7 +33,7 @@ def fit_positive(
     target = np.asarray(target, np.float64)
     share = np.ones(len(target)) if weight is None else np.asarray(weight, np.float64)
     model._total = float(share.sum())
-    alpha, l1_ratio = model._penalty_of_positive()
+    alpha, l1_ratio = model._penalty_on_mean()
     residual = (target.T - np.asarray(fitted.predict(X), np.float64).reshape(target.shape).T).T
     share = share / model._total
     bounds = [

@@ -49,7 +49,7 @@ class Ridge(SeveralTargets, _OnSum):
     Attributes
     ----------
     coef_, intercept_, n_iter_, n_features_in_, feature_names_in_
-        As in scikit-learn, in float64.
+        As in scikit-learn, in float32 if X is, else in float64.
     gap_, objective_, decrement_, history_, solver_, why_, stop_reason_
         As in :class:`GLMRegressor`; with several targets arrays or lists, one entry per target.
 
@@ -139,7 +139,7 @@ class ElasticNet(_CoordinateDescent):
     Attributes
     ----------
     coef_, intercept_, sparse_coef_, n_iter_, dual_gap_, n_features_in_, feature_names_in_
-        As in scikit-learn, in float64. ``dual_gap_`` is ``gap_``.
+        As in scikit-learn, in float32 if X is, else in float64. ``dual_gap_`` is ``gap_``.
     gap_, objective_, decrement_, history_, solver_, why_, stop_reason_
         As in :class:`Ridge`.
 

@@ -25,6 +25,7 @@ _N_ALPHAS = 100
 class _PathCV(SklearnNamed, GLMRegressorCV):
     """A search of `alpha` by the mean squared error."""
 
+    _curvature = 1.0
     loss = "squared"
     scoring: Any = None
     l1_ratios: Any
@@ -72,7 +73,7 @@ class _PathCV(SklearnNamed, GLMRegressorCV):
     def _tol_of_objective(self) -> float:
         return float(self.tol)
 
-    def _penalty_of_positive(self) -> tuple[float, float]:
+    def _penalty_on_mean(self) -> tuple[float, float]:
         return self.alpha_, vars(self).get("l1_ratio_", 1.0)
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
@@ -106,7 +107,7 @@ class LassoCV(_PathCV):
     Attributes
     ----------
     alpha_, alphas_, mse_path_, coef_, intercept_, n_iter_, dual_gap_
-        As in scikit-learn, in float64. ``dual_gap_`` is ``gap_``.
+        As in scikit-learn, in float32 if X is, else in float64. ``dual_gap_`` is ``gap_``.
     gaps_, decrements_, gap_, objective_, decrement_, history_, solver_, why_, stop_reason_
         As in :class:`GLMRegressorCV`.
 
@@ -132,7 +133,7 @@ class ElasticNetCV(_PathCV):
     Attributes
     ----------
     alpha_, alphas_, l1_ratio_, mse_path_, coef_, intercept_, n_iter_, dual_gap_
-        As in scikit-learn, in float64. ``dual_gap_`` is ``gap_``.
+        As in scikit-learn, in float32 if X is, else in float64. ``dual_gap_`` is ``gap_``.
     gaps_, decrements_, gap_, objective_, decrement_, history_, solver_, why_, stop_reason_
         As in :class:`GLMRegressorCV`.
 
