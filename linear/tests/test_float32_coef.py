@@ -53,6 +53,8 @@ def test_the_bound_holds_for_the_rounded_coefficients(make, strength, l1_ratio, 
     assert (above <= fitted.gap_ + 1e-14 * values[1]).all()
     # And it says something: 1e-8 of the objective at zero.
     assert (np.asarray(fitted.gap_) <= 1e-8 * (y.reshape(ROWS, -1) ** 2).mean(axis=0)).all()
+    assert fitted.predict(storage(X)).dtype == np.float32
+    assert fitted.predict(X.astype(np.float64)).dtype == np.float64
     if l1_ratio:
         assert fitted.dual_gap_ == fitted.gap_
 

@@ -275,7 +275,9 @@ class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ign
         self.dual_gap_ = self.gap_
 
     def predict(self, X: object, offset: object = None) -> NumPyArray:
-        """Return the predictions, of shape (n,) or (n, n_targets), in float64.
+        """Return the predictions, of shape (n,) or (n, n_targets).
+
+        They are in float32 if X and ``coef_`` are, else in float64.
 
         Parameters
         ----------
@@ -285,8 +287,11 @@ class SeveralTargets(MultiOutputMixin, SklearnNamed, GLMRegressor):  # type: ign
             As in `fit`; for several targets (n, n_targets). If it is left out, it is 0.
         """
         if np.ndim(self.__dict__.get("coef_", ())) < 2:
-            return super().predict(X, offset)
-        return self._with_offset(X, offset, "predict")
+            predicted = super().predict(X, offset)
+        else:
+            predicted = self._with_offset(X, offset, "predict")
+        is_narrow = getattr(X, "dtype", None) == self.coef_.dtype == np.float32
+        return predicted.astype(np.float32) if is_narrow else predicted
 
     def score(
         self, X: object, y: object, sample_weight: object = None, offset: object = None
