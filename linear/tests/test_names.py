@@ -586,3 +586,13 @@ def test_the_example_of_scikit_learn(name):
         runner.run(example, out=report.append)
     # scikit-learn's LassoCV chooses another alpha at its tol than at its optimum.
     assert not runner.failures or name == "LassoCV", "".join(report)
+
+
+def test_arguments_without_a_meaning_warn_as_in_scikit_learn():
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(FutureWarning, match="'n_jobs' has no effect"):
+        provenglm.LogisticRegression(n_jobs=2).fit(X, y)
+    is_number = inspect.signature(linear_model.LogisticRegression).parameters["l1_ratio"].default
+    if is_number is not None:  # from scikit-learn 1.8
+        with pytest.warns(FutureWarning, match="'l1_ratio=None' was deprecated"):
+            provenglm.LogisticRegression(l1_ratio=None).fit(X, y)

@@ -41,6 +41,8 @@ _OTHER_OPTIMUM = {
 }
 """Values that have no effect, but with which scikit-learn has another optimum."""
 
+_NO_LONGER_NONE = ("l1_ratio", "l1_ratios")
+
 _PER_TARGET = ("objective_", "gap_", "decrement_", "history_", "solver_", "why_", "stop_reason_")
 
 _told: set[tuple[str, str, str]] = set()
@@ -207,8 +209,14 @@ class SklearnNamed(LinearEstimator):
                 )
             elif default == "warn" and is_default:
                 warn(
-                    f"The default value of the parameter {name!r} will change in the next versions "
-                    "of scikit-learn: give a value",
+                    f"The default value for {name} will change in the next versions of "
+                    "scikit-learn: give a value",
+                    FutureWarning,
+                )
+            elif name in _NO_LONGER_NONE and value is None and default is not None:
+                warn(
+                    f"'{name}=None' was deprecated in scikit-learn, whose next versions refuse it: "
+                    "give a number from 0 to 1",
                     FutureWarning,
                 )
 

@@ -67,6 +67,11 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
+        if vars(self).get("n_jobs") is not None:
+            warn(
+                "'n_jobs' has no effect: a fit takes the threads that OMP_NUM_THREADS allows",
+                FutureWarning,
+            )
         if self.penalty is None and self.C != 1.0:
             warn("Setting penalty=None will ignore the C and l1_ratio parameters", UserWarning)
         if self.penalty in ("l1", "l2") and self.l1_ratio not in (None, _RATIOS[self.penalty]):
