@@ -280,8 +280,8 @@ def parse() -> argparse.Namespace:
         convex_peers.add_arguments(command)
         return command.parse_args()
     command = report.parser(__doc__, rounds=2)
-    command.add_argument("--cap", type=int, default=40, help="seconds that a fit may take")
-    command.add_argument("--l2", type=float, nargs="+", default=L2S, choices=L2S)
+    command.add_argument("--cap", type=int, default=30, help="seconds that a fit may take")
+    command.add_argument("--l2", type=float, nargs="+", default=L2S[:2], choices=L2S)
     command.add_argument(
         "--only", nargs="+", choices=list(PEERS), default=list(PEERS), help="the peers to run"
     )
