@@ -178,7 +178,7 @@ def read() -> list[dict[str, Any]]:
 def parse() -> argparse.Namespace:
     command = report.parser(__doc__, rounds=3)
     kinds = ["speed", "default", "seed"]
-    command.add_argument("--cap", type=int, default=60, help="seconds that a fit may take")
+    command.add_argument("--cap", type=int, default=30, help="seconds that a fit may take")
     command.add_argument("--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
     names = [SEARCHED, *PEERS]
     command.add_argument("--peers", nargs="+", choices=names, default=names)
