@@ -55,12 +55,8 @@ def test_links_lead_somewhere(document):
         assert (document.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(
-    ("document", "longest"),
-    [(CHANGES[0], 160), (CHANGES[1], 400)],
-    ids=["gluon-svrg", "provenglm"],
-)
-def test_changes_are_short_lines_under_the_headings_of_keep_a_changelog(document, longest):
+@pytest.mark.parametrize("document", CHANGES, ids=["gluon-svrg", "provenglm"])
+def test_changes_are_short_lines_under_the_headings_of_keep_a_changelog(document):
     versions = re.split(r"^## ", document.read_text(), flags=re.MULTILINE)[1:]
     newest = re.search(r'^version = "(.*)"$', PYPROJECT, re.MULTILINE)[1]
     assert versions[0].startswith(("[Unreleased]\n", f"[{newest}] - "))
@@ -69,7 +65,7 @@ def test_changes_are_short_lines_under_the_headings_of_keep_a_changelog(document
         assert set(headings) <= {"Added", "Changed", "Removed", "Fixed", "Security"}
         assert len(set(headings)) == len(headings), version.splitlines()[0]
         for entry in re.findall(r"^- .*(?:\n  .*)*", version, re.MULTILINE):
-            assert len(entry) <= longest, entry  # a paragraph belongs on a page
+            assert len(entry) <= 160, entry  # a paragraph belongs on a page
 
 
 PUBLIC = [(module, name) for module in MODULES for name in module.__all__]
