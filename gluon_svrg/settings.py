@@ -234,8 +234,9 @@ def _(value: MethodType) -> str:
     return f"{_readable(value.__self__)}.{value.__name__}"
 
 
-@_readable.register
-def _(value: Monitor | mx.metric.EvalMetric) -> str:
+@_readable.register(Monitor)  # a union in the annotation needs Python 3.11
+@_readable.register(mx.metric.EvalMetric)
+def _(value: Any) -> str:
     return value.name
 
 
