@@ -1,5 +1,6 @@
 """MXNet 1.9.1 on today's Python and NumPy: removed names, text of parameters, cores."""
 
+import ast
 import ctypes
 import importlib
 import os
@@ -362,3 +363,13 @@ def test_a_metric_in_words():
     metric = mx.metric.Accuracy()
     metric.update(mx.nd.array([0, 1]), mx.nd.array([[1, 0], [1, 0]]))
     assert str(metric) == "EvalMetric: {'accuracy': 0.5}"
+
+
+def test_no_function_is_registered_for_a_union():
+    # singledispatch takes a union in an annotation from Python 3.11 on.
+    for path in Path(gs.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.args.args:
+                bare = [getattr(decorator, "attr", "") for decorator in node.decorator_list]
+                annotation = node.args.args[0].annotation
+                assert "register" not in bare or not isinstance(annotation, ast.BinOp), path
