@@ -77,7 +77,8 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
         if self.penalty in ("l1", "l2") and self.l1_ratio not in (None, _RATIOS[self.penalty]):
             warn(
                 f"Inconsistent values: penalty={self.penalty} with l1_ratio={self.l1_ratio}. "
-                "l1_ratio parameter is only used when penalty is 'elasticnet'",
+                "l1_ratio parameter is only used when penalty is 'elasticnet'. Got "
+                f"(penalty={self.penalty})",
                 UserWarning,
             )
 
