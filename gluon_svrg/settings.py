@@ -237,7 +237,7 @@ def _(value: MethodType) -> str:
 @_readable.register(Monitor)  # a union in the annotation needs Python 3.11
 @_readable.register(mx.metric.EvalMetric)
 def _(value: Any) -> str:
-    return value.name
+    return str(value.name)
 
 
 @_readable.register

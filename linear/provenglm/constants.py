@@ -39,7 +39,8 @@ doubled: not noticed by 146 problems."""
 
 CALL = 1e-5
 """The fixed cost of a product with a Hessian, beside its numbers. It decides for small data of
-several classes, where newton-cholesky ends much nearer to the optimum in the same time."""
+several classes, where newton-cholesky ends much nearer to the optimum in the same time. Halved or
+doubled: nothing."""
 
 SAMPLE = 5e-3
 """The fixed cost of drawing a sample, without its rows. Halved: Huber: 1.4 of the passes, the same
