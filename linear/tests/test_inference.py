@@ -157,7 +157,7 @@ def separated():
         ),
         (
             lambda: GLMClassifier().fit(X, WEIGHT).covariance(X, WEIGHT),
-            "there are 3 classes, and covariance supports two",
+            "there are 3 classes, and standard errors are for two",
         ),
         (
             lambda: GLMRegressor(alpha=0).fit(X[:5], MEAN[:5]).covariance(X[:5], MEAN[:5]),

@@ -161,6 +161,19 @@ def test_a_part_of_the_rows_has_nearly_their_derivatives(tmp_path, monkeypatch, 
     assert np.allclose(hessian, wanted, rtol=0, atol=0.05)
 
 
+def test_a_part_of_few_blocks_has_one(tmp_path):
+    rows = large_data.mapped(tmp_path / "x.npy", features("float32", 40_000, 3))
+    objective, _ = sampling.prepare(
+        problem.Problem(rows, np.arange(40_000) % 2, Logistic(), 0.1),
+        workers.Workers(0),
+        2000,
+        np.random.default_rng(0),
+    )
+    count = len(objective.rows.slices())
+    for stride in (1, count, 2 * count, 1000 * count):
+        assert len(objective.own.subsampled(stride).rows.slices()) == (count if stride == 1 else 1)
+
+
 def test_a_start_from_a_part(tmp_path, monkeypatch, long):
     monkeypatch.setattr(constants, "MIN_SUBSAMPLE_RATIO", 1)
     monkeypatch.setattr(constants, "ROWS_BESIDE_BLOCKS", 10)

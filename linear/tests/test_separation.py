@@ -135,7 +135,7 @@ def test_a_column_of_one_class_only(kind, classes):
     assert is_told
     assert model.stop_reason_ == StopReason.UNBOUNDED_IN_PART.value
     assert not fitted(make(overlap), y)[1]
-    why = "infinite coefficients" if classes == 2 else "covariance supports two"
+    why = "infinite coefficients" if classes == 2 else "standard errors are for two"
     with pytest.raises(ValueError, match=why):
         model.covariance(X, y)
 

@@ -145,7 +145,8 @@ def test_warpbreaks_in_r():
     printed(found.table["p_value"].iloc[1:], "6.49e-05", "9.73e-08", "5.21e-16")
     printed([found.null_deviance, found.df_null], "297.37", "53")
     printed([found.deviance, found.df_residual, found.aic], "210.39", "50", "493.06")
-    np.testing.assert_allclose(found.table["exp_coef"], np.exp(found.table["coef"]))
+    for column in ("coef", "lower", "upper"):
+        np.testing.assert_allclose(found.table[f"exp_{column}"], np.exp(found.table[column]))
 
 
 # R: summary(glm(am ~ wt, binomial, mtcars))
@@ -170,7 +171,10 @@ def test_it_is_printed():
     model = fitted("poisson", X, TARGETS["poisson"])
     text = str(model.summary(X, TARGETS["poisson"], level=0.9))
     assert text.startswith("poisson loss, 400 observations, confidence intervals of 0.9\n")
-    assert re.search(r"coef +std_err +z +p_value +lower +upper +exp_coef\n\(Intercept\)", text)
+    assert re.search(
+        r"coef +std_err +z +p_value +lower +upper +exp_coef +exp_lower +exp_upper\n\(Intercept\)",
+        text,
+    )
     assert re.search(r"deviance \S+ with 396 degrees of freedom; without features \S+ with", text)
     assert re.search(r"dispersion 1; log-likelihood \S+, AIC \S+, BIC \S+$", text)
 

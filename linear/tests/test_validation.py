@@ -182,12 +182,12 @@ REFUSED = {
     "a negative count": (
         lambda: regress("poisson", y=with_value(COUNTS, 8, -2)),
         "y is -2 in row 8, and loss='poisson' needs numbers of at least 0: take "
-        "loss='squared' for values of both signs",
+        "the squared loss for values of both signs",
     ),
     "no amount": (
         lambda: regress("gamma", y=with_value(COUNTS + 1, 8, 0)),
-        "y is 0 in row 8, and loss='gamma' needs numbers above 0: take loss='tweedie' if there are "
-        "zeros, loss='squared' for values of both signs",
+        "y is 0 in row 8, and loss='gamma' needs numbers above 0: take Tweedie's loss if there are "
+        "zeros, the squared loss for values of both signs",
     ),
     "a negative amount": (
         lambda: regress("tweedie", y=with_value(COUNTS, 8, -2)),

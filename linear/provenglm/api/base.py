@@ -39,6 +39,9 @@ _Predict = TypeVar("_Predict", bound=Callable[..., Any])
 _PACKAGE = __name__.split(".")[0]
 
 
+_WAY_OF_OFFSETS = "give the offset of these rows, or offset=0 to silence this warning"
+
+
 def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -> None:
     """Warn at the line of the user's code that called this package."""
     level, frame = 1, sys._getframe()
@@ -200,7 +203,9 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
             A fitted estimator of ``sklearn.linear_model``.
         """
         check_is_fitted(self)
-        self._warn_without_offset("to_sklearn")
+        self._warn_without_offset(
+            "to_sklearn", "scikit-learn's models take none: add it to the scores, before the link"
+        )
         from provenglm.api.to_sklearn import with_fit_of  # sklearn.linear_model takes 60 ms
 
         return with_fit_of(self, self._equivalent())
@@ -299,14 +304,12 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         has_offset = offset is not None and bool(offset.any())
         self._without_offset = set() if has_offset else None
 
-    def _warn_without_offset(self, method: str) -> None:
+    def _warn_without_offset(self, method: str, way: str = _WAY_OF_OFFSETS) -> None:
         """Warn, once per method, if the fit had an offset but the prediction has none."""
         if self._without_offset is None or method in self._without_offset:
             return
         warn(
-            f"fit had an offset, but {method} has none, which is the same as 0: give the offset of "
-            "these rows, or offset=0 to silence this warning",
-            UserWarning,
+            f"fit had an offset, but {method} has none, which is the same as 0: {way}", UserWarning
         )
         self._without_offset.add(method)
 

@@ -385,7 +385,7 @@ class GLMClassifier(ClassifierMixin, InferenceMixin):  # type: ignore[misc]
         scores = self._with_offset(X, offset, "covariance", features)
         if scores.shape[1] > 1:
             raise ValueError(
-                f"there are {len(self.classes_)} classes, and covariance supports two: fit one "
+                f"there are {len(self.classes_)} classes, and standard errors are for two: fit one "
                 "class against the others"
             )
         y, sample_weight = joined("y", y, X), joined("sample_weight", sample_weight, X)

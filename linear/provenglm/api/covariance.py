@@ -112,7 +112,8 @@ def covariance(
         columns = ", ".join(_name_of(int(column), names) for column in most)
         raise ValueError(
             f"columns {columns} of X are linearly dependent, so their coefficients have no "
-            "standard errors: drop one of them, or give a penalty"
+            "standard errors: drop one of them (of the indicators of each category, one), or fit "
+            "with a penalty and take standard_errors instead of summary"
         )
     inverse = (vectors / values) @ vectors.T / np.multiply.outer(scale, scale)
     found = inverse if penalty == 0 else inverse @ information @ inverse

@@ -274,5 +274,6 @@ class InferenceMixin(LinearEstimator):
         """Raise a ValueError if the fit had an offset, but `offset` is None."""
         if self._without_offset is not None and offset is None:
             raise ValueError(
-                "fit had an offset, and covariance needs all data of the fit: give the offset, too"
+                "fit had an offset, and standard errors need all data of the fit: give the offset, "
+                "too"
             )

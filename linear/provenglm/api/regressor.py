@@ -295,7 +295,9 @@ class GLMRegressor(RegressorMixin, InferenceMixin):  # type: ignore[misc]
         """Return the loss object for the arguments."""
         if self.loss not in _LOSSES:
             way = "for classes, use GLMClassifier"
-            if not isinstance(self.loss, str):
+            if isinstance(self.loss, str) and self.loss.lower() in _LOSSES:
+                way = f"did you mean {self.loss.lower()!r}?"
+            elif not isinstance(self.loss, str):
                 way = f"the penalty is a keyword, alpha={self.loss!r}"
             raise ValueError(
                 f"loss must be one of {', '.join(map(repr, _LOSSES))}, got {self.loss!r}: {way}"

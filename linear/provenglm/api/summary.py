@@ -65,8 +65,8 @@ class Summary:
         ``z`` or ``t``, ``p_value``, and ``lower`` and ``upper``, which are the bounds of the
         confidence interval. The statistic is ``t``, with ``df_residual`` degrees of freedom, if the
         dispersion is estimated, and ``z`` otherwise, as in R. For a logarithmic link ``exp_coef``
-        is the factor by which the mean grows with a feature (the relativity); for classes it is
-        that of the odds.
+        is the factor by which the mean grows with a feature (the relativity), and ``exp_lower`` and
+        ``exp_upper`` are the bounds of its interval; for classes it is that of the odds.
     loss : str
         The name of the loss.
     level : float
@@ -104,16 +104,20 @@ class Summary:
         )
         return "\n".join(
             [
-                f"{self.loss} loss, {self.observations:,.15g} observations, "
+                f"{self.loss} loss, {_readable(self.observations)} observations, "
                 f"confidence intervals of {self.level:.6g}",
                 "",
                 self.table.to_string(float_format="{:.4g}".format),
                 "",
-                f"deviance {self.deviance:.6g} with {self.df_residual:,.15g} degrees of freedom; "
-                f"without features {self.null_deviance:.6g} with {self.df_null:,.15g}",
+                f"deviance {self.deviance:.6g} with {_readable(self.df_residual)} degrees of "
+                f"freedom; without features {self.null_deviance:.6g} with {_readable(self.df_null)}",
                 f"dispersion {self.dispersion:.6g}; {likelihood}",
             ]
         )
+
+
+def _readable(count: float) -> str:
+    return f"{round(count, 3):,.15g}"
 
 
 def summarised(
@@ -163,7 +167,8 @@ def summarised(
     }
     if loss.has_logarithm or loss.has_classes:
         with np.errstate(over="ignore"):
-            columns["exp_coef"] = np.exp(coef)
+            for name in ("coef", "lower", "upper"):
+                columns[f"exp_{name}"] = np.exp(columns[name])
     table = pd.DataFrame(columns, index=names)
     null = np.zeros(len(rows.target)) if rows.offset is None else rows.offset[:, 0]
     if has_intercept:

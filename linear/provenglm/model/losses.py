@@ -1055,7 +1055,7 @@ def check_not_negative(name: str, target: NumPyArray, weight: NumPyArray | None)
         row = int(np.argmax(target < 0))
         raise ValueError(
             f"y is {target[row]:g} in row {row}, and loss={name!r} needs numbers of at least 0: "
-            "take loss='squared' for values of both signs"
+            "take the squared loss for values of both signs"
         )
     if not (target if weight is None else target[weight > 0]).any():
         raise ValueError(

@@ -285,5 +285,5 @@ class Gamma(Tweedie):
             row = int(np.argmax(target <= 0))
             raise ValueError(
                 f"y is {target[row]:g} in row {row}, and loss='gamma' needs numbers above 0: take "
-                "loss='tweedie' if there are zeros, loss='squared' for values of both signs"
+                "Tweedie's loss if there are zeros, the squared loss for values of both signs"
             )

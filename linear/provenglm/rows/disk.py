@@ -89,8 +89,8 @@ class DiskRows:
         return not any(part.is_whole for part in self._parts)
 
     def subsampled(self, stride: int) -> DiskRows:
-        """Return the same rows with passes that read one block in `stride`."""
-        return DiskRows(self._parts, self.dtype, stride)
+        """Return the same rows with passes that read one block in `stride`, and at least one."""
+        return DiskRows(self._parts, self.dtype, min(stride, len(self.slices())))
 
     def precise(self) -> DiskRows:
         """Return the same rows with blocks in float64."""

@@ -210,7 +210,7 @@ class SklearnNamed(LinearEstimator):
             elif default == "warn" and is_default:
                 warn(
                     f"The default value for {name} will change in the next versions of "
-                    "scikit-learn: give a value",
+                    f"scikit-learn's {type(self).__name__}: see its documentation, or give a value",
                     FutureWarning,
                 )
             elif name in _NO_LONGER_NONE and value is None and default is not None:
