@@ -119,6 +119,9 @@ upstream: .venv/dev.installed  ## other people's tests, scripts and chapters, wi
 upstream-sklearn: .venv/dev.installed  ## scikit-learn's own tests of linear models, with provenglm's classes. ONLY=an expression of pytest's -k
 	PYTHONPATH=linear OMP_NUM_THREADS=1 $(BIN)/python tests/upstream/sklearn_tests.py --processes 2 $(if $(ONLY),--only '$(ONLY)')
 
+upstream-scripts: .venv/dev.installed  ## a folder of scripts with scikit-learn's linear models, and with provenglm's. SCRIPTS=the folder
+	PYTHONPATH=linear OMP_NUM_THREADS=1 $(BIN)/python tests/upstream/sklearn_scripts.py $(SCRIPTS)
+
 evidence: .venv/dev.installed  ## what the papers claim, tried: the runs that are missing, then the page
 	$(BIN)/python benchmarks/evidence.py run
 	$(BIN)/python benchmarks/evidence.py page

@@ -1,5 +1,6 @@
 """What `make upstream` reads and compares; the scripts themselves run from checkouts only."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -146,12 +147,20 @@ def test_a_checkout_is_needed(suite, monkeypatch, capsys, arguments, message):
 @pytest.fixture(scope="module")
 def sklearn_tests():
     """The module `sklearn_tests` of the suite."""
+    yield from of_linear_models("sklearn_tests")
+
+
+@pytest.fixture(scope="module")
+def sklearn_scripts():
+    """The module `sklearn_scripts` of the suite."""
+    yield from of_linear_models("sklearn_scripts")
+
+
+def of_linear_models(name):
     pytest.importorskip("provenglm")
     sys.path.insert(0, str(UPSTREAM))
     try:
-        import sklearn_tests
-
-        yield sklearn_tests
+        yield importlib.import_module(name)
     finally:
         sys.path[:] = [path for path in sys.path if path != str(UPSTREAM)]
 
@@ -193,3 +202,42 @@ def test_the_numbers_of_scikit_learns_tests(sklearn_tests):
         "1 of 2 passed of those that fit a class of this package (50.0 %)",
     ]
     assert [line.split(":")[0].strip() for line in lines[3:]] == ["1 words", "1 not listed"]
+
+
+SCRIPT = """
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+
+X, y = load_iris(return_X_y=True)
+print(cross_val_score(LogisticRegression(max_iter=1000), X, y, cv=2).mean())
+print(LogisticRegression.__module__)
+raise SystemExit("enough")
+"""
+
+
+@pytest.mark.slow
+def test_the_fits_of_a_script_are_compared(sklearn_scripts, tmp_path):
+    script = tmp_path / "iris.py"
+    script.write_text(SCRIPT)
+    runs = [sklearn_scripts.run(script, kind, 300.0) for kind in sklearn_scripts.RUNS]
+    assert [len(fits) for fits, _, _ in runs] == [2, 2, 2]
+    assert [lines[1].split(".")[0] for _, _, lines in runs] == ["sklearn", "provenglm", "sklearn"]
+    row = sklearn_scripts.row("iris.py", *runs)
+    assert row[:3] == ("`iris.py`", "LogisticRegression", "2")
+    assert float(row[4]) < 1e-4 < float(row[3])
+    assert row[5:7] == ("1 of 2", "agrees at a small `tol`")
+    stock, ours, small = runs
+    assert sklearn_scripts.row("iris.py", small, small, small)[6:] == (
+        "agrees",
+        "both: SystemExit: enough",
+    )
+    ours[0][1]["coef_"] = ours[0][1]["coef_"] + 1.0
+    assert sklearn_scripts.row("iris.py", stock, ours, small)[6] == "**differs**"
+    for changed, message in (
+        ((ours[0][:1], ours[1], ours[2]), "2 fits, SystemExit: enough; ours: 1 fits, SystemExit"),
+        (([], "ended without a result", []), "ours: 0 fits, ended without a result"),
+    ):
+        far, note = sklearn_scripts.compared(stock, changed)
+        assert far == float("inf")
+        assert message in note

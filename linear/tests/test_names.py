@@ -4,6 +4,8 @@ import doctest
 import inspect
 import pickle
 import re
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -425,6 +427,42 @@ def test_warm_start_and_max_iter():
     assert clone(model).set_params(tol=1e-9).fit(*CANCER).gap_ <= model.gap_ + 1e-12
 
 
+class OfLogarithm(provenglm.Ridge):
+    """A subclass that notes something before the fit, as scripts do."""
+
+    def fit(self, X, y):
+        self.shift = np.log(y).mean()
+        return super().fit(X, np.log(y) - self.shift)
+
+    def predict(self, X):
+        return np.exp(super().predict(X) + self.shift)
+
+
+def test_attributes_that_a_script_sets_stay():
+    model = OfLogarithm().fit(X, Y)
+    assert model.fit(X, Y).shift == np.log(Y).mean()
+    assert np.corrcoef(model.predict(X), Y)[0, 1] > 0.6
+    model = provenglm.LassoCV(cv=3, alphas=[1.0, 0.1])
+    model.note = "ours"
+    model.fit(X, Y)
+    assert (model.note, model.alphas) == ("ours", [1.0, 0.1])
+    assert "note" not in vars(clone(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        *((name, "intercept_") for name in NAMES if not name.startswith("Logistic")),
+        *((name, "alpha_") for name in ("LassoCV", "ElasticNetCV")),
+        *(("HuberRegressor", "scale_"), ("Lasso", "dual_gap_"), ("ElasticNetCV", "l1_ratio_")),
+    ],
+)
+def test_numbers_have_the_methods_of_numpy(name, attribute):
+    own, original = (getattr(model.fit(X, COUNTS + 1), attribute) for model in both(name))
+    assert type(own) is type(original) is np.float64
+    assert own.round(3).shape == ()
+
+
 def test_a_failed_fit_leaves_the_model_as_it_was():
     model = provenglm.Lasso().fit(X, Y)
     coef = model.coef_
@@ -553,6 +591,15 @@ def test_patch_and_its_end():
     provenglm.patch_sklearn()
     provenglm.unpatch_sklearn()
     assert linear_model.Lasso is originals["Lasso"]
+
+
+def test_patch_before_the_first_conversion():
+    code = (
+        "import numpy as np, provenglm; provenglm.patch_sklearn();"
+        "model = provenglm.GLMRegressor().fit(np.eye(3), np.arange(3.0)).to_sklearn();"
+        "assert type(model).__module__.startswith('sklearn.'), type(model)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- The examples of scikit-learn's docstrings, with one import changed ---------------------------

@@ -110,7 +110,8 @@ class Summary:
                 self.table.to_string(float_format="{:.4g}".format),
                 "",
                 f"deviance {self.deviance:.6g} with {_readable(self.df_residual)} degrees of "
-                f"freedom; without features {self.null_deviance:.6g} with {_readable(self.df_null)}",
+                f"freedom; without features {self.null_deviance:.6g} with "
+                f"{_readable(self.df_null)}",
                 f"dispersion {self.dispersion:.6g}; {likelihood}",
             ]
         )

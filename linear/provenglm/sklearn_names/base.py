@@ -45,6 +45,9 @@ _NO_LONGER_NONE = ("l1_ratio", "l1_ratios")
 
 _PER_TARGET = ("objective_", "gap_", "decrement_", "history_", "solver_", "why_", "stop_reason_")
 
+_NUMBERS = {"intercept_", "alpha_", "l1_ratio_", "scale_", "dual_gap_"}
+"""Numbers that have NumPy's methods in scikit-learn, such as ``alpha_.round(3)``."""
+
 _told: set[tuple[str, str, str]] = set()
 """Class, argument and value of the warnings of this process."""
 
@@ -155,7 +158,15 @@ class SklearnNamed(LinearEstimator):
             if self._curvature is not None and getattr(X, "dtype", None) == np.float32:
                 round_to_float32(own, X, self._curvature)
         arguments = {name: vars(self)[name] for name in self._get_param_names()}
-        fitted = {name: value for name, value in vars(own).items() if "_" in (name[0], name[-1])}
+        # What a subclass or a script has set on the estimator stays, as in scikit-learn.
+        fitted = {
+            name: value
+            for name, value in vars(own).items()
+            if "_" in (name[0], name[-1]) or name in vars(self)
+        }
+        for name in _NUMBERS & fitted.keys():
+            if type(fitted[name]) is float:
+                fitted[name] = np.float64(fitted[name])
         self.__dict__.clear()
         self.__dict__.update(fitted, **arguments)
         return self

@@ -7,6 +7,7 @@ from typing import Any
 
 from sklearn import linear_model
 
+import provenglm.api.to_sklearn  # noqa: F401 (it must see scikit-learn's own classes)
 from provenglm.sklearn_names import classifiers, regressors, searches
 
 __all__ = ["patch_sklearn", "unpatch_sklearn"]
