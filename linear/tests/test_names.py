@@ -146,8 +146,9 @@ def test_an_argument_with_another_optimum_warns_once(monkeypatch):
     monkeypatch.setattr(base, "_told", set())
     model = provenglm.LogisticRegression(solver="liblinear")
     with pytest.warns(UserWarning, match="solver='liblinear' has no effect in LogisticRegression"):
-        model.fit(*CANCER)
-    model.fit(*CANCER)  # warnings are errors
+        model.fit(*load_iris(return_X_y=True))
+    model.fit(*load_iris(return_X_y=True))  # warnings are errors
+    provenglm.LogisticRegression(solver="liblinear").fit(*CANCER)  # has the same optimum
     provenglm.LogisticRegression(solver="newton-cg", random_state=1).fit(*CANCER)
 
 
@@ -643,3 +644,26 @@ def test_arguments_without_a_meaning_warn_as_in_scikit_learn():
     if is_number is not None:  # from scikit-learn 1.8
         with pytest.warns(FutureWarning, match="'l1_ratio=None' was deprecated"):
             provenglm.LogisticRegression(l1_ratio=None).fit(X, y)
+
+
+@pytest.mark.parametrize("scaling", [1.0, 10.0])
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+@pytest.mark.parametrize("storage", [np.asarray, csr_array, pd.DataFrame])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:Inconsistent values")
+def test_the_intercept_of_liblinear_is_penalised(storage, penalty, scaling):
+    X, y = CANCER[0][:, :5] / CANCER[0][:, :5].std(axis=0) + 3, CANCER[1]
+    arguments = {"solver": "liblinear", "C": 0.1, "intercept_scaling": scaling, "tol": 1e-8}
+    own, original = both("LogisticRegression", penalty=penalty, **arguments)
+    own.fit(storage(X), y)
+    original.set_params(tol=1e-12, max_iter=100_000, random_state=0).fit(X, y)
+    np.testing.assert_allclose(own.coef_, original.coef_, rtol=0, atol=2e-4)
+    np.testing.assert_allclose(own.intercept_, original.intercept_, rtol=0, atol=2e-3)
+    assert (own.fit_intercept, own.n_features_in_) == (True, 5)
+    own.predict_proba(storage(X))
+    free = provenglm.LogisticRegression(C=0.1, l1_ratio=float(penalty == "l1")).fit(X, y)
+    assert abs(free.intercept_ - own.intercept_) > 0.02  # the test sees it
+    with pytest.raises(ValueError, match="solver is 'liblinear', with which the intercept"):
+        own.standard_errors(storage(X), y)
+    # The next fit, with another solver, has a free intercept again.
+    own.set_params(solver="lbfgs").fit(storage(X), y)
+    np.testing.assert_allclose(own.intercept_, free.intercept_, rtol=1e-2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
@@ -39,7 +39,7 @@ _OTHER_OPTIMUM = {
     ("multi_class", "ovr"): "several classes are fitted by softmax: use "
     "sklearn.multiclass.OneVsRestClassifier",
 }
-"""Values that have no effect, but with which scikit-learn has another optimum."""
+"""Values that may have no effect, but with which scikit-learn has another optimum."""
 
 _NO_LONGER_NONE = ("l1_ratio", "l1_ratios")
 
@@ -90,7 +90,8 @@ class SklearnNamed(LinearEstimator):
     """
 
     _original: ClassVar[type]
-    _curvature: ClassVar[float | None] = None
+    _without_effect: ClassVar[Collection[tuple[str, str]]] = _OTHER_OPTIMUM
+    _curvature: float | None = None
     """A bound for the curvature of the loss, where scikit-learn's coefficients have X's dtype."""
 
     # Arguments that scikit-learn's class may lack.
@@ -155,8 +156,8 @@ class SklearnNamed(LinearEstimator):
         else:
             own = self._own()
             own._fit(X, y, weight, offset, **params)
-            if self._curvature is not None and getattr(X, "dtype", None) == np.float32:
-                round_to_float32(own, X, self._curvature)
+            if own._curvature is not None and getattr(X, "dtype", None) == np.float32:
+                round_to_float32(own, X, own._curvature)
         arguments = {name: vars(self)[name] for name in self._get_param_names()}
         # What a subclass or a script has set on the estimator stays, as in scikit-learn.
         fitted = {
@@ -202,10 +203,17 @@ class SklearnNamed(LinearEstimator):
         original: Any = self._original
         validate_parameter_constraints(original._parameter_constraints, params, caller_name=name)
         self._warn_of_changes(params)
-        for (argument, value), sentence in _OTHER_OPTIMUM.items():
-            if params.get(argument) == value and (name, argument, value) not in _told:
-                _told.add((name, argument, value))
-                warn(f"{argument}={value!r} has no effect in {name}: {sentence}", UserWarning)
+        for argument, value in self._without_effect:
+            if params.get(argument) == value:
+                self._tell_once(argument, value)
+
+    def _tell_once(self, argument: str, value: str) -> None:
+        """Warn, once in a process, that a value with another optimum has no effect."""
+        name = type(self).__name__
+        if (name, argument, value) not in _told:
+            _told.add((name, argument, value))
+            sentence = _OTHER_OPTIMUM[argument, value]
+            warn(f"{argument}={value!r} has no effect in {name}: {sentence}", UserWarning)
 
     def _warn_of_changes(self, params: Mapping[str, object]) -> None:
         """Warn, as scikit-learn does, of arguments that its next version has no more or changes."""

@@ -6,12 +6,16 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.sparse import hstack, issparse
 from sklearn import linear_model
 
 from provenglm.api.base import all_or_nothing, warn
 from provenglm.api.classifier import GLMClassifier
 from provenglm.api.classifier_cv import GLMClassifierCV
+from provenglm.api.far_data import Checked
+from provenglm.api.inference import DataOfFit
 from provenglm.api.search import CheckedData, Path
+from provenglm.rows.chunks import Chunks
 from provenglm.sklearn_names.base import SklearnNamed, named_like
 from provenglm.types import NumPyArray
 
@@ -28,9 +32,10 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
     ----------
     *args, **kwargs
         Those of :class:`sklearn.linear_model.LogisticRegression`, with its defaults. The solver is
-        chosen from the data: `solver`, `dual`, `intercept_scaling`, `n_jobs` and `multi_class` have
-        no effect. `tol` is for the gradient, so its square is used for the distance to the optimum,
-        but at most 1e-6.
+        chosen from the data: `solver`, `dual`, `n_jobs` and `multi_class` have no effect, but with
+        ``solver='liblinear'`` and two classes the intercept is penalised, as in scikit-learn.
+        `tol` is for the gradient, so its square is used for the distance to the optimum, but at
+        most 1e-6.
 
     Attributes
     ----------
@@ -45,13 +50,24 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
     GLMClassifier
     """
 
-    _curvature = 0.5  # of the softmax; of two classes a quarter
+    _without_effect = (("multi_class", "ovr"),)
+    _column = 0.0
+    """The value of a column of the last fit that stood for the intercept; 0 if there was none."""
+
+    solver: str
+    intercept_scaling: float
     class_weight: Any = None
     # Not the property of the base class: an argument of some versions.
     penalty: Any = "deprecated"
 
+    @property
+    def _curvature(self) -> float | None:  # type: ignore[override]
+        # Of the softmax; of two classes a quarter. liblinear's results are in float64.
+        return None if self.solver == "liblinear" else 0.5
+
     def _own(self) -> LogisticRegression:
         own = super()._own()
+        own._column = 0.0
         if self.penalty is None:
             own.C = math.inf
         if self.penalty in _RATIOS:
@@ -82,12 +98,51 @@ class LogisticRegression(SklearnNamed, GLMClassifier):
                 UserWarning,
             )
 
+    @property
+    def _is_liblinear(self) -> bool:
+        return self.solver == "liblinear" and bool(self.fit_intercept)
+
+    def _checked(self, X: object, y: object, sample_weight: object, offset: object) -> Checked:
+        data = super()._checked(X, y, sample_weight, offset)
+        if not self._is_liblinear or len(data.classes) > 2 or isinstance(data.features, Chunks):
+            return data
+        # liblinear's intercept is the coefficient of one more column, and is penalised with it.
+        self._column = float(self.intercept_scaling)
+        self.fit_intercept = self.warm_start = False
+        return data._replace(features=_with_column(data.features, self._column))
+
+    def _keep(self, coef: NumPyArray, intercept: NumPyArray) -> None:
+        if self._column:
+            coef, intercept = coef[:-1], self._column * coef[-1]
+        super()._keep(coef, intercept)
+
+    def _data_of_fit(
+        self, X: object, y: object, sample_weight: object, offset: object
+    ) -> DataOfFit:
+        if self._column:
+            raise ValueError(
+                "solver is 'liblinear', with which the intercept is penalised, and standard errors "
+                "need a free intercept: fit with another solver"
+            )
+        return super()._data_of_fit(X, y, sample_weight, offset)
+
     def _penalty_on_mean(self) -> tuple[float, float]:
         return 1 / (self.C * self._total), self.l1_ratio
 
     def _fit(self, X: object, y: object, weight: object, offset: object, **params: object) -> None:
         super()._fit(X, y, weight, offset, **params)
+        if self._is_liblinear and not self._column:
+            self._tell_once("solver", "liblinear")
         self.n_iter_ = np.ravel(np.asarray(self.n_iter_, dtype=np.int32))
+
+
+def _with_column(features: Any, value: float) -> Any:
+    """Return an array or CSR matrix with one more column of one value."""
+    dtype = features.dtype if features.dtype.kind == "f" else np.float64
+    column = np.full((features.shape[0], 1), value, dtype=dtype)
+    if issparse(features):
+        return hstack([features, column], format="csr", dtype=dtype)
+    return np.hstack([features, column], dtype=dtype)
 
 
 @named_like(linear_model.LogisticRegressionCV)
