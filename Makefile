@@ -19,7 +19,7 @@ BENCHMARKS := bench-linear bench-large bench-lasso bench-wide bench-softmax benc
 # All but `upstream`, which needs other people's checkouts.
 PAGES := $(BENCHMARKS) bench-versions bench-constants soak endurance repeatability
 
-.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions bench-constants soak fuzz fuzz-linear faults endurance repeatability evidence upstream $(BENCHMARKS)
+.PHONY: FORCE demo quick test test-all full test-platform test-linear test-unpinned lint types format site tutorial wheel gpu-test clean bench bench-versions bench-constants soak fuzz fuzz-linear faults endurance repeatability evidence upstream upstream-sklearn upstream-scripts $(BENCHMARKS)
 
 demo: .venv/recipes.installed  ## train on real data, into runs/softmax_regression
 	$(BIN)/python recipes/softmax_regression.py

@@ -1,4 +1,4 @@
-"""A loss that is not in the package: a class and an entry in the table are all it needs."""
+"""A loss that is not in the package: a class and an entry in the table are all that a fit needs."""
 
 import warnings
 from dataclasses import dataclass
