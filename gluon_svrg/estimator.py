@@ -158,6 +158,7 @@ class Estimator(mx_estimator.Estimator, Run):
         ctx="context",
         device="context",
         callbacks="give event_handlers to fit",
+        event_handlers="give it to fit",
         optimizer="give trainer=gluon_svrg.SVRGTrainer(net.collect_params(), 'sgd', "
         "{'learning_rate': 0.1})",
     )

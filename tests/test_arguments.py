@@ -119,6 +119,7 @@ def test_no_such_periods(periods, error, message):
 # Names in Keras, Lightning, ignite, skorch and MXNet's own Estimator, and the way out.
 ELSEWHERE = {
     (gs.Estimator, "callbacks"): "give event_handlers to fit",
+    (gs.Estimator, "event_handlers"): "give it to fit",
     (gs.Estimator, "optimizer"): "give trainer=gluon_svrg.SVRGTrainer",
     (gs.Estimator, "metrics"): "did you mean train_metrics?",
     (gs.Estimator.fit, "callbacks"): "did you mean event_handlers?",

@@ -114,7 +114,10 @@ def _checkpoint_at(path: Path, logger: logging.Logger) -> Checkpoint:
     if storage.parse_name(path) is None:
         checkpoint = storage.read_newest(path, logger.warning)
         if checkpoint is None:
-            raise FileNotFoundError(f"there is no checkpoint in the folder {fspath(path)!r}")
+            raise FileNotFoundError(
+                f"there is no checkpoint in {fspath(path)!r}: give the folder of a checkpoint, "
+                "such as epoch-2-batch-40, or the folder that has them"
+            )
         return checkpoint
     try:
         return storage.read(path)

@@ -119,6 +119,10 @@ class Interval:
         max_batches: int | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
+        if not isinstance(net, gluon.Block):
+            raise TypeError(
+                f"Interval needs a network, got {type(net).__name__}: Interval(net, backward)"
+            )
         self._workers = current() if workers is None else workers
         self.snapshot = Snapshot(net, params)
         self.masks = MaskLock(is_on=lock != "off", workers=self._workers)

@@ -87,6 +87,15 @@ def test_its_optimum(seed):
     np.testing.assert_allclose(chosen.coef_, model.coef_, atol=1e-4)
 
 
+def test_what_it_lacks_is_said():
+    X, y, _ = problem(0)
+    model = GLMRegressor("logcosh", alpha=0.1).fit(X, y)
+    with pytest.raises(ValueError, match="'logcosh', which no estimator of scikit-learn has"):
+        model.to_sklearn()
+    with pytest.raises(NotImplementedError, match="loss='logcosh' has no Fisher information"):
+        model.standard_errors(X, y)
+
+
 def test_its_gap_is_a_bound_though_it_knows_nothing_of_its_third_derivative():
     for seed in range(60):
         X, y, rng = problem(seed)

@@ -772,7 +772,7 @@ def test_there_is_no_checkpoint(checkpoints, tmp_path):
     for path in (tmp_path / "none", str(tmp_path / "epoch-1-batch-4")):
         message = f"there is no checkpoint at resume='{path}': give the path of one, or of the"
         fails(checkpoints, FileNotFoundError, message, resume=path)
-    message = f"there is no checkpoint in the folder '{tmp_path}'"
+    message = f"there is no checkpoint in '{tmp_path}'"
     fails(checkpoints, FileNotFoundError, message, resume=tmp_path)
 
 

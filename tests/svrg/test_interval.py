@@ -90,6 +90,12 @@ def test_averaged_over_the_batches_the_corrected_gradient_is_the_full_gradient()
     assert any(np.abs(own[name] - there[name]).max() > 1e-3 for name in own)
 
 
+def test_the_network_comes_first():
+    _, trainer = network()
+    with pytest.raises(TypeError, match=r"needs a network, got SVRGTrainer: Interval\(net, backw"):
+        Interval(trainer, lambda batch: None)
+
+
 def test_a_batch_without_an_index_is_an_error():
     net, _ = network()
     interval = Interval(net, problems.backward_of(net, gluon.loss.SoftmaxCELoss()))

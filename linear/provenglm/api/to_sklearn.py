@@ -69,4 +69,8 @@ def regressor(model: Any) -> Any:
         return PoissonRegressor(alpha=alpha, **common)
     if model.loss == "gamma":
         return GammaRegressor(alpha=alpha, **common)
-    return TweedieRegressor(power=model.power, alpha=alpha, **common)
+    if model.loss == "tweedie":
+        return TweedieRegressor(power=model.power, alpha=alpha, **common)
+    raise ValueError(
+        f"loss is {model.loss!r}, which no estimator of scikit-learn has: keep provenglm's class"
+    )

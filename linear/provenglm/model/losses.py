@@ -459,7 +459,10 @@ class ScalarLoss(Loss):
 
     def fisher(self, scores: NumPyArray) -> NumPyArray:
         """Return the expectation of the curvature: 1 / (V(m) g'(m)^2) for the mean m."""
-        raise NotImplementedError(self.name)
+        raise NotImplementedError(
+            f"loss={self.name!r} has no Fisher information and so no standard errors: resample the "
+            "rows (sklearn.utils.resample), or define `fisher` if it is a likelihood"
+        )
 
     # The same formulas in the shapes of `Loss`.
 
