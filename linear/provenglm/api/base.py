@@ -39,7 +39,7 @@ _Predict = TypeVar("_Predict", bound=Callable[..., Any])
 _PACKAGE = __name__.split(".")[0]
 
 
-_WAY_OF_OFFSETS = "give the offset of these rows, or offset=0 to silence this warning"
+_OFFSET_HINT = "give the offset of these rows, or offset=0 to silence this warning"
 
 
 def warn(message: str | Warning, category: type[Warning] = ConvergenceWarning) -> None:
@@ -304,7 +304,7 @@ class LinearEstimator(BaseEstimator):  # type: ignore[misc]
         has_offset = offset is not None and bool(offset.any())
         self._without_offset = set() if has_offset else None
 
-    def _warn_without_offset(self, method: str, way: str = _WAY_OF_OFFSETS) -> None:
+    def _warn_without_offset(self, method: str, way: str = _OFFSET_HINT) -> None:
         """Warn, once per method, if the fit had an offset but the prediction has none."""
         if self._without_offset is None or method in self._without_offset:
             return

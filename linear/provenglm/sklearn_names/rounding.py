@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _LONGEST = 1e6
-"""A step of so many roundings back changes the sign of no coefficient: float32 has 24 bits."""
+"""Moving back by up to this many roundings changes no coefficient's sign: float32 has 24 bits."""
 
 
 def round_to_float32(model: Any, X: Any, curvature: float) -> None:
