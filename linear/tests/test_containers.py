@@ -19,6 +19,7 @@ from containers import (
     polars,
 )
 from provenglm import Chunks, GLMClassifier, GLMClassifierCV, GLMRegressor, GLMRegressorCV
+from sklearn.utils.validation import _get_feature_names
 
 # scikit-learn says that it makes an array of such a frame.
 pytestmark = pytest.mark.filterwarnings("ignore:pandas.DataFrame with sparse columns found")
@@ -107,6 +108,8 @@ def test_each_container_is_refused_with_other_columns(made, kind):
 @pytest.mark.parametrize("kind", NAMED)
 def test_each_container_with_names_is_refused_in_another_order(made, kind):
     model = GLMRegressor().fit(made(kind, X), TARGET)
+    if kind == "polars" and _get_feature_names(made(kind, X)) is None:
+        pytest.skip("this scikit-learn does not read the names of this Polars")
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
     swapped = made(kind, X)
     if isinstance(swapped, Chunks):

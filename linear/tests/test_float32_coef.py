@@ -35,7 +35,7 @@ def penalty(coef, strength, l1_ratio):
     ("make", "strength", "l1_ratio"),
     [
         (lambda: provenglm.Ridge(alpha=0.5), 0.5 / ROWS, 0.0),
-        (lambda: provenglm.Ridge(alpha=[0.5, 20]), np.array([0.5, 20]) / ROWS, 0.0),
+        (lambda: provenglm.Ridge(alpha=np.array([0.5, 20])), np.array([0.5, 20]) / ROWS, 0.0),
         (lambda: provenglm.Lasso(alpha=0.05), 0.05, 1.0),
         (lambda: provenglm.ElasticNet(alpha=0.05, l1_ratio=0.3), 0.05, 0.3),
     ],

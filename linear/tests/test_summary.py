@@ -1,5 +1,6 @@
 """`summary` beside statsmodels, beside what R prints, and by what it says."""
 
+import builtins
 import re
 
 import numpy as np
@@ -217,7 +218,15 @@ def test_what_is_refused(settings, call, told):
 
 
 def test_without_pandas(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     y = TARGETS["gamma"]
+    model = fitted("gamma", X, y)
+    import_module = builtins.__import__
+
+    def without_pandas(name, *args, **kwargs):
+        if name == "pandas":
+            raise ImportError(name)
+        return import_module(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_pandas)
     with pytest.raises(ImportError, match=r"summary returns a pandas.DataFrame: pip install"):
-        fitted("gamma", X, y).summary(X, y)
+        model.summary(X, y)

@@ -29,7 +29,7 @@ from provenglm.rows.dask_rows import is_dask
 from provenglm.rows.disk import on_disk
 from provenglm.rows.far_parts import Data, Source
 from provenglm.rows.mpi import Distributed
-from provenglm.rows.non_numeric import values_of
+from provenglm.rows.non_numeric import shown, values_of
 from provenglm.types import NumPyArray
 
 try:
@@ -515,7 +515,7 @@ def _typed_labels(name: str, labels: NumPyArray) -> NumPyArray:
         return labels
     row = next((row for row, label in enumerate(values) if non_numeric.is_missing(label)), None)
     if row is not None:
-        missing = non_numeric.shown(values[row])
+        missing = shown(values[row])
         raise ValueError(f"y has {missing} in row {row}, and the fit needs labels: drop such rows")
     text = "convert all labels to text with numpy.asarray(y).astype(str)"
     rows: dict[type, int] = {}
@@ -524,14 +524,15 @@ def _typed_labels(name: str, labels: NumPyArray) -> NumPyArray:
     if object in rows:
         row = rows[object]
         raise ValueError(
-            f"Unknown label type: y has {values[row]!r} in row {row}, and {name} needs whole "
+            f"Unknown label type: y has {shown(values[row])} in row {row}, and {name} needs whole "
             f"numbers, booleans or text: {text}"
         )
     if len(rows) > 1:
         one, other = sorted(rows.values())[:2]
         raise ValueError(
-            f"Unknown label type: y has {values[one]!r} in row {one} and {values[other]!r} in row "
-            f"{other}, which cannot be sorted: {text}, or to numbers with astype(float)"
+            f"Unknown label type: y has {shown(values[one])} in row {one} and "
+            f"{shown(values[other])} in row {other}, which cannot be sorted: {text}, or to numbers "
+            "with astype(float)"
         )
     found = np.array(values)
     if found.dtype.kind != "O":
@@ -540,7 +541,7 @@ def _typed_labels(name: str, labels: NumPyArray) -> NumPyArray:
     row = next((row for row, value in enumerate(floats.tolist()) if value != values[row]), None)
     if row is not None:
         raise ValueError(
-            f"Unknown label type: y has {values[row]!r} in row {row}, which float64 cannot "
+            f"Unknown label type: y has {shown(values[row])} in row {row}, which float64 cannot "
             f"represent: {text}"
         )
     return floats
@@ -561,8 +562,7 @@ def _as_float64(name: str, values: NumPyArray) -> NumPyArray:
             value, row = values.flat[row], _row_of(values, row)
             way = "drop such rows" if non_numeric.is_missing(value) else "give numbers"
             raise ValueError(
-                f"{name} has {non_numeric.shown(value)} in row {row}, and the fit needs finite "
-                f"numbers: {way}"
+                f"{name} has {shown(value)} in row {row}, and the fit needs finite numbers: {way}"
             )
     try:
         numbers: NumPyArray = values.astype(np.float64, copy=False)

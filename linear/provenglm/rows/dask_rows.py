@@ -317,7 +317,7 @@ class DaskRows(Source):
         UserWarning
             If there are no workers.
         """
-        from distributed import CancelledError, wait
+        from distributed import CancelledError, TimeoutError, wait
 
         count = 0
         while True:

@@ -186,7 +186,10 @@ def shown(value: object) -> str:
     """Return a value as it is displayed in a message."""
     if isinstance(value, (float, np.floating)) and value != value:
         return "NaN"
-    text = str(value) if is_date(value) or is_missing(value) else repr(value)
+    if is_date(value) or is_missing(value):
+        text = str(value)
+    else:  # NumPy 2 writes np.str_('many')
+        text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
