@@ -194,7 +194,7 @@ def main() -> None:
     options = parse()
     for name in options.problems:
         defaults = DEFAULTS_OF_POISSON if name == "poisson" else DEFAULTS
-        if "fashion" in name or "covtype-7" in name:  # glum has no softmax
+        if name.startswith(("fashion", "covtype-7", "classes")):  # glum has no softmax
             defaults = [peer for peer in defaults if peer != "glum"]
         if "speed" in options.kinds:
             peers = [peer for peer in [OURS, *RUNS[name]] if peer in options.peers]

@@ -17,7 +17,7 @@ TITLES = {
     "fashion-1e-4": "Fashion-MNIST, softmax, L2 1e-4; 60,000 x 784, 10 classes",
     "fashion-1e-5": "Fashion-MNIST, softmax, L2 1e-5; 60,000 x 784, 10 classes",
     "covtype": "forest types' shape, raw; 581,012 x 54, C = 1",
-    "covtype-7": "forest types' shape, raw; 581,012 x 54, 7 classes, C = 1",
+    "covtype-7": "forest types' shape, raw, 7 classes; 581,012 x 54, C = 1",
     "higgs": "HIGGS's shape; 2,000,000 x 28, C = 1",
     "patches": "image patches, collinear; 533,828 x 147, C = 1e4",
     "tiny-l2": "condition number 1e6; 50,000 x 300, L2 1e-6 / n",
@@ -63,6 +63,10 @@ def seconds(values: list[float]) -> str:
     return f"{1000 * middle:.1f} ms" if middle < 0.1 else f"{middle:.2f} s"
 
 
+def ratio(value: float) -> str:
+    return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
 def dtype_of(peer: str) -> str:
     dtype = PEERS[peer].settings.get("dtype", "") if peer in PEERS else "float32"
     return ", float32 rows" if dtype == "float32" else ""
@@ -86,7 +90,7 @@ def speed_rows(name: str, results: dict[str, Row]) -> list[tuple[str, ...]]:
             rows.append((*head, failure(result), "", "", ""))
             continue
         middle = report.median(result["seconds"])
-        times = f"{middle / fit:.1f}" if fit else "", f"{middle / reach:.1f}" if reach else ""
+        times = (ratio(middle / unit) if unit else "" for unit in (fit, reach))
         rows.append((*head, seconds(result["seconds"]), str(result["budget"]), *times))
     return rows
 
